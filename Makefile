@@ -1,0 +1,70 @@
+# Everything a developer or a user runs. `make help` is the index.
+# Needs Python >= 3.11, git and make; all else comes from package registries into .venv and ~/.cache/icestream.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/uv
+STAMP  := $(VENV)/.synced
+UV_VERSION := 0.13.7
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fast fault soak mutants bench docs lock format clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## build the environment in .venv from the lock file (quick when nothing changed)
+
+$(UV):
+	@echo "setup: creating $(VENV) and installing uv $(UV_VERSION) into it"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "setup: Python 3.11 or newer is needed; set PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(STAMP): requirements.lock pyproject.toml | $(UV)
+	@echo "setup: installing the locked dependencies"
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## the whole story on this machine, with embedded defaults
+	@$(BIN)/icestream demo
+
+test: check fast fault ## everything that must pass: check, then the tests from fast to slow
+
+check: setup ## lint, types, layers, dependencies
+	@echo "check: ruff"      && $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "check: mypy"      && $(BIN)/mypy
+	@echo "check: layers"    && PYTHONPATH=src $(BIN)/lint-imports --no-cache
+	@echo "check: deptry"    && $(BIN)/deptry src
+
+fast: setup ## unit, property, conformance and integration tests
+	@$(BIN)/pytest tests/unit tests/conformance tests/property tests/integration
+
+fault: setup ## crashes, power cuts, full disks, whole processes
+	@$(BIN)/pytest tests/fault tests/e2e
+
+soak: setup ## the long fault and load runs (ICESTREAM_SOAK=1 widens every seeded test)
+	@ICESTREAM_SOAK=1 $(BIN)/pytest tests/property tests/fault tests/e2e
+
+mutants: setup ## remove a safeguard at a time and see a test fail
+	@$(BIN)/python dev/mutants.py
+
+bench: setup ## measure this machine: floors and icestream side by side
+	@$(BIN)/icestream bench ack && $(BIN)/icestream bench produce && $(BIN)/icestream bench fanout
+
+docs: setup ## build the documentation into docs/_build/html
+	@$(BIN)/icestream config docs > docs/settings.md
+	@$(BIN)/python -m icestream.cli.reference > docs/cli.md
+	@$(BIN)/sphinx-build -q -W -b html docs docs/_build/html && echo "docs: docs/_build/html/index.html"
+
+lock: $(UV) ## resolve dependencies anew into requirements.lock
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --group dev --group docs \
+	    --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock pyproject.toml
+
+format: setup ## format the code and apply safe fixes
+	@$(BIN)/ruff check --fix-only . ; $(BIN)/ruff format .
+
+clean: ## remove the environment and all that was built
+	@rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
