@@ -1,0 +1,179 @@
+"""Every error that icestream raises on purpose.
+
+One base class. Each error says what was being done (`operation`), where (`place`), what is wrong (the message), what
+helps (`remedy`) and whether the same call may succeed later (`retryable`). Errors cross the wire as a dictionary and
+come out as the same class on the other side.
+"""
+
+from typing import Any, ClassVar
+
+
+class IcestreamError(Exception):
+    code: ClassVar[str] = "error"
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        place: str = "",
+        remedy: str = "",
+        retryable: bool | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.operation = operation
+        self.place = place
+        self.remedy = remedy
+        self.details = details or {}
+        if retryable is not None:
+            self.retryable = retryable
+
+    def __str__(self) -> str:
+        text = f"{self.operation}: {self.message}" if self.operation else self.message
+        if self.place:
+            text += f" [{self.place}]"
+        if self.remedy:
+            text += f"; {self.remedy}"
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (error_from_dict, (self.to_dict(),))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "message": self.message,
+            "operation": self.operation,
+            "place": self.place,
+            "remedy": self.remedy,
+            "retryable": self.retryable,
+            "details": self.details,
+        }
+
+
+class InvalidNameError(IcestreamError):
+    """A topic, namespace, producer or subscription name that is not allowed."""
+
+    code = "invalid_name"
+
+
+class InvalidRequestError(IcestreamError):
+    """A request that can never succeed as it stands."""
+
+    code = "invalid_request"
+
+
+class InvalidMessageError(InvalidRequestError):
+    """Message data that does not fit the topic's schema, or is not valid Arrow."""
+
+    code = "invalid_message"
+
+
+class TooLargeError(InvalidRequestError):
+    """A message, batch or request beyond its size limit."""
+
+    code = "too_large"
+
+
+class LimitReachedError(IcestreamError):
+    """A configured maximum (topics, connections) is reached."""
+
+    code = "limit_reached"
+
+
+class OverloadedError(LimitReachedError):
+    """A limit that frees up by itself, such as bytes in flight: back off and try again."""
+
+    code = "overloaded"
+    retryable = True
+
+
+class TopicNotFoundError(IcestreamError):
+    code = "topic_not_found"
+
+
+class TopicExistsError(IcestreamError):
+    code = "topic_exists"
+
+
+class OffsetOutOfRangeError(IcestreamError):
+    """An offset below the first kept message or beyond the end."""
+
+    code = "offset_out_of_range"
+
+
+class SequenceError(IcestreamError):
+    """A producer's batch that leaves a hole after its last one."""
+
+    code = "sequence_gap"
+
+
+class StaleEpochError(IcestreamError):
+    """Another owner has taken the topic over."""
+
+    code = "stale_epoch"
+
+
+class LogUnavailableError(IcestreamError):
+    """The log could not write or sync. Nothing of this call was acknowledged; it reopens itself, so try again."""
+
+    code = "log_unavailable"
+    retryable = True
+
+
+class DamagedError(IcestreamError):
+    """Bytes that were durable are missing or changed. Never skipped, never repaired without being asked."""
+
+    code = "damaged"
+
+
+class DirectoryInUseError(IcestreamError):
+    code = "directory_in_use"
+
+
+class ConflictError(IcestreamError):
+    """A compare-and-swap found something else than expected."""
+
+    code = "conflict"
+    retryable = True
+
+
+class UnavailableError(IcestreamError):
+    """A server or store cannot be reached right now."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class ClosedError(IcestreamError):
+    """A call on something that was closed."""
+
+    code = "closed"
+
+
+class DeadlineError(IcestreamError):
+    """Waiting took longer than the caller allowed; the outcome is not known."""
+
+    code = "deadline"
+    retryable = True
+
+
+def _subclasses(cls: type[IcestreamError]) -> list[type[IcestreamError]]:
+    return [cls, *(found for sub in cls.__subclasses__() for found in _subclasses(sub))]
+
+
+def error_from_dict(fields: dict[str, Any]) -> IcestreamError:
+    """The error that `to_dict` described; an unknown code becomes the base class."""
+    by_code = {cls.code: cls for cls in _subclasses(IcestreamError)}
+    cls = by_code.get(str(fields.get("code")), IcestreamError)
+    return cls(
+        str(fields.get("message", "unknown error")),
+        operation=str(fields.get("operation", "")),
+        place=str(fields.get("place", "")),
+        remedy=str(fields.get("remedy", "")),
+        retryable=bool(fields.get("retryable", False)),
+        details=dict(fields.get("details") or {}),
+    )

@@ -1,0 +1,219 @@
+"""What a message is, as Arrow, and how a batch of messages becomes the body of a frame.
+
+Published batches have the columns of `MESSAGE_SCHEMA`, or those of the topic's own Arrow schema. Readers get the same
+columns behind the envelope that the log adds: offset, publish time, producer, sequence. In topics with their own schema
+the envelope's names begin with `_`, and `check_topic_schema` refuses columns of those names, so they cannot collide.
+
+Only this module opens bodies: everything between a producer and a reader moves them as opaque bytes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
+from icestream.model.frames import Frame
+
+MESSAGE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("attributes", pa.map_(pa.string(), pa.string())),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+
+ENVELOPE = (
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("publish_time", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("producer", pa.string(), nullable=False),
+    pa.field("sequence", pa.int64(), nullable=False),
+)
+
+STREAM_SCHEMA = pa.schema([*ENVELOPE, *MESSAGE_SCHEMA])
+"""What a reader of an ordinary topic gets."""
+
+JOIN_BYTES = 256 * 1024
+"""Small frames are joined for readers up to about this size."""
+
+_OFFSET_BYTES = 4
+
+
+class Encoding(IntEnum):
+    """The tag of a frame's body."""
+
+    ARROW_IPC = 1
+    """One encapsulated Arrow IPC record batch message, without its schema."""
+
+
+def stream_schema(body_schema: pa.Schema) -> pa.Schema:
+    """The schema that a reader gets of a topic whose published batches have `body_schema`."""
+    if body_schema is MESSAGE_SCHEMA or body_schema.equals(MESSAGE_SCHEMA):
+        return STREAM_SCHEMA
+    return pa.schema([*(field.with_name(f"_{field.name}") for field in ENVELOPE), *body_schema])
+
+
+def check_topic_schema(schema: pa.Schema) -> pa.Schema:
+    """`schema` itself, if a topic can have it; its metadata is dropped."""
+    if not schema.names:
+        raise InvalidRequestError("a topic's schema needs at least one column", operation="topic schema")
+    reserved = {f"_{field.name}" for field in ENVELOPE}
+    if taken := sorted(reserved.intersection(schema.names)):
+        raise InvalidRequestError(
+            f"columns {', '.join(taken)} are icestream's own", operation="topic schema", remedy="rename them"
+        )
+    if len(set(schema.names)) != len(schema.names):
+        raise InvalidRequestError("two columns have the same name", operation="topic schema", remedy="rename one")
+    return schema.remove_metadata()
+
+
+def message_batch(
+    payloads: Sequence[bytes],
+    keys: Sequence[bytes | None] | None = None,
+    attributes: Sequence[Any] | None = None,
+) -> pa.RecordBatch:
+    """A batch of `MESSAGE_SCHEMA` from columns of Python values; `None` stands for a column without any value."""
+    count = len(payloads)
+    fields = MESSAGE_SCHEMA
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.nulls(count, fields[0].type) if keys is None else pa.array(keys, fields[0].type),
+            pa.nulls(count, fields[1].type) if attributes is None else pa.array(attributes, fields[1].type),
+            pa.array(payloads, fields[2].type),
+        ],
+        schema=fields,
+    )
+
+
+def check_batch(batch: pa.RecordBatch, schema: pa.Schema, *, max_message_bytes: int | None = None) -> None:
+    """Raise unless `batch` is sound Arrow of `schema` with no null where none may be.
+
+    Arrow's readers trust offsets and lengths inside a batch, so one made by a hostile or broken client is checked in
+    full before anything looks into it.
+    """
+    if not batch.schema.equals(schema):
+        raise InvalidMessageError(
+            f"the batch has the columns ({_describe(batch.schema)}), the topic has ({_describe(schema)})",
+            operation="publish",
+        )
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
+        raise InvalidMessageError(f"the batch is not valid Arrow: {error}", operation="publish") from error
+    for index, field in enumerate(schema):
+        if not field.nullable and batch.column(index).null_count:
+            raise InvalidMessageError(f"column {field.name!r} must not be null", operation="publish")
+    if max_message_bytes is not None and batch.nbytes > max_message_bytes:
+        _check_message_sizes(batch, max_message_bytes)
+
+
+def _check_message_sizes(batch: pa.RecordBatch, max_message_bytes: int) -> None:
+    """Raise if one row is larger than allowed; row by row only when the columns' maxima leave a doubt."""
+    if sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
+        return
+    for index in range(batch.num_rows):
+        size = batch.slice(index, 1).nbytes
+        if size > max_message_bytes:
+            raise TooLargeError(
+                f"message {index} of the batch has {size} bytes, the limit is {max_message_bytes}",
+                operation="publish",
+                remedy="send smaller messages or raise server.max_message_bytes",
+            )
+
+
+def _largest_value(column: pa.Array) -> int:
+    """The bytes of the column's largest value, or more."""
+    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+        return (pc.max(pc.binary_length(column)).as_py() or 0) + _OFFSET_BYTES
+    if pa.types.is_primitive(column.type):
+        return int(column.type.bit_width) // 8 + 1
+    return int(column.nbytes)
+
+
+def encode_body(batch: pa.RecordBatch) -> tuple[Encoding, pa.Buffer]:
+    return Encoding.ARROW_IPC, batch.serialize()
+
+
+def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
+    """The published batch of one frame."""
+    if frame.encoding != Encoding.ARROW_IPC:
+        raise DamagedError(
+            f"the frame at offset {frame.base_offset} has the unknown body encoding {frame.encoding}",
+            operation="decode",
+            remedy="read it with the version of icestream that wrote it",
+        )
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(frame.body), schema)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DamagedError(
+            f"the body of the frame at offset {frame.base_offset} cannot be decoded: {error}", operation="decode"
+        ) from error
+    if batch.num_rows != frame.message_count:
+        raise DamagedError(
+            f"the frame at offset {frame.base_offset} announces {frame.message_count} messages, "
+            f"its body holds {batch.num_rows}",
+            operation="decode",
+        )
+    return batch
+
+
+def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) -> Iterator[pa.RecordBatch]:
+    """Frames in offset order, as readers see them: envelope and published columns.
+
+    A large frame becomes a batch of its own without a copy; a run of small ones is joined into one batch.
+    """
+    run: list[Frame] = []
+    run_bytes = 0
+    for frame in frames:
+        joins = run and frame.schema_id == run[-1].schema_id and run_bytes + frame.nbytes <= JOIN_BYTES
+        if run and not joins:
+            yield _join(run, schemas)
+            run, run_bytes = [], 0
+        run.append(frame)
+        run_bytes += frame.nbytes
+    if run:
+        yield _join(run, schemas)
+
+
+def _join(frames: list[Frame], schemas: Mapping[int, pa.Schema]) -> pa.RecordBatch:
+    body_schema = schemas[frames[0].schema_id]
+    bodies = [decode_body(frame, body_schema) for frame in frames]
+    body = bodies[0] if len(bodies) == 1 else pa.concat_batches(bodies)
+    offsets = pa.arange(frames[0].base_offset, frames[-1].end_offset)
+    counts = [frame.message_count for frame in frames]
+    lead = pa.array([frame.sequence - frame.base_offset for frame in frames], pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [
+            offsets,
+            _spread(pa.array([frame.publish_time_us for frame in frames], ENVELOPE[1].type), counts),
+            _spread(pa.array([frame.producer for frame in frames], pa.string()), counts),
+            pc.add(offsets, _spread(lead, counts)),
+            *body.columns,
+        ],
+        schema=stream_schema(body_schema),
+    )
+
+
+def _spread(values: pa.Array, counts: list[int]) -> pa.Array:
+    """Each value as often as its count says."""
+    if len(counts) == 1:
+        return pa.repeat(values[0], counts[0])
+    if max(counts) == 1:
+        return values
+    ends = pa.array(accumulate(counts), pa.int32())
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+
+
+def slice_from(batch: pa.RecordBatch, start: int, end: int | None = None) -> pa.RecordBatch:
+    """The rows of a reader's batch with `start <= offset < end`."""
+    first = batch.column(0)[0].as_py()
+    low = max(0, start - first)
+    high = batch.num_rows if end is None else min(batch.num_rows, end - first)
+    return batch if low == 0 and high == batch.num_rows else batch.slice(low, max(0, high - low))
+
+
+def _describe(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" + ("" if field.nullable else " not null") for field in schema)

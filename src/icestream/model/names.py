@@ -1,0 +1,71 @@
+"""Names, validated once and safe as a path, a table identifier and a metadata key.
+
+A topic is `namespace/name`. Both parts are 1 to 100 ASCII letters, digits, `_`, `-` or `.`, and begin with a letter,
+a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a dot file.
+"""
+
+import re
+from typing import NamedTuple, Self
+
+from icestream.model.errors import InvalidNameError
+
+DEFAULT_NAMESPACE = "default"
+MAX_PART_LENGTH = 100
+MAX_PRODUCER_LENGTH = 200
+
+_PART = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{MAX_PART_LENGTH - 1}}}", re.ASCII)
+_ALLOWED = f"1 to {MAX_PART_LENGTH} of A-Z a-z 0-9 _ - . and begin with a letter, a digit or _"
+
+
+class TopicName(NamedTuple):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: "str | TopicName") -> Self:
+        """`namespace/name`, or a bare `name` in the default namespace."""
+        if isinstance(text, TopicName):
+            return cls(*text)
+        if not isinstance(text, str):
+            raise InvalidNameError(f"a topic name is text, not {type(text).__name__}", operation="topic name")
+        namespace, slash, name = text.partition("/")
+        if not slash:
+            namespace, name = DEFAULT_NAMESPACE, namespace
+        for what, part in (("namespace", namespace), ("name", name)):
+            check_part(part, what=f"topic {what}", whole=text)
+        return cls(namespace, name)
+
+
+def check_part(part: str, *, what: str, whole: str = "") -> str:
+    """`part` itself, if it is a legal namespace, topic or subscription name."""
+    if not _PART.fullmatch(part):
+        shown = _shorten(whole or part)
+        raise InvalidNameError(
+            f"{_shorten(part)!r} is not a legal {what}" + (f" in {shown!r}" if whole and whole != part else ""),
+            operation="name",
+            remedy=f"use {_ALLOWED}",
+        )
+    return part
+
+
+def check_producer(name: str) -> str:
+    """`name` itself, if it can name a producer: printable, 1 to 200 bytes of UTF-8."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = -1
+    if not 1 <= size <= MAX_PRODUCER_LENGTH or not name.isprintable():
+        raise InvalidNameError(
+            f"{_shorten(name)!r} is not a legal producer name",
+            operation="name",
+            remedy=f"use 1 to {MAX_PRODUCER_LENGTH} bytes of printable UTF-8",
+        )
+    return name
+
+
+def _shorten(text: str) -> str:
+    limit = 80
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,201 @@
+"""The file system as the log sees it: a small port.
+
+The log touches storage only through `Files` and `File`, so that a test can stand in for the disk: record every write
+and sync, cut the power at any point, and answer with EIO, ENOSPC or a short write. `LocalFiles` is the real one.
+
+What the log relies on, and nothing more:
+
+* bytes written are durable once `datasync` on that file has returned;
+* a created, renamed or removed name is durable once `sync_directory` on its directory has returned;
+* `replace` is atomic.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    def write(self, buffers: Sequence[Bytes], position: int) -> int:
+        """Write the buffers one behind the other at `position`; how many bytes were taken may be fewer."""
+
+    def read(self, length: int, position: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    def datasync(self) -> None:
+        """Make all that was written durable, and the file's size with it."""
+
+    def allocate(self, end: int) -> None:
+        """Reserve zeroed room up to `end`, so that later syncs need not change the file's size."""
+
+    def truncate(self, length: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; `create` makes a new file and fails where there is one."""
+
+    def read_bytes(self, path: Path) -> bytes: ...
+
+    def exists(self, path: Path) -> bool: ...
+
+    def size(self, path: Path) -> int: ...
+
+    def names(self, directory: Path) -> list[str]:
+        """The sorted names in a directory; none where there is no such directory."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make one directory below an existing one; fine if it is there."""
+
+    def replace(self, source: Path, target: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def remove_tree(self, path: Path) -> None: ...
+
+    def sync_directory(self, path: Path) -> None: ...
+
+
+class LocalFiles:
+    """The local file system, holding at most `max_open` descriptors; files beyond that are reopened when used."""
+
+    def __init__(self, max_open: int = 1024) -> None:
+        self._max_open = max_open
+        self._lock = threading.Lock()
+        self._open: OrderedDict[LocalFile, None] = OrderedDict()
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def open(self, path: Path, *, create: bool = False) -> "LocalFile":
+        if create:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        elif not path.exists():
+            raise FileNotFoundError(path)
+        return LocalFile(self, path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(path.name for path in directory.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def acquire(self, file: "LocalFile") -> int:
+        with self._lock:
+            if file.descriptor < 0:
+                file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+            file.users += 1
+            self._open[file] = None
+            self._open.move_to_end(file)
+            if len(self._open) > self._max_open:
+                self._evict_one()
+            return file.descriptor
+
+    def release(self, file: "LocalFile") -> None:
+        with self._lock:
+            file.users -= 1
+
+    def forget(self, file: "LocalFile") -> None:
+        with self._lock:
+            self._open.pop(file, None)
+            descriptor, file.descriptor = file.descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _evict_one(self) -> None:
+        """Close the descriptor unused for longest. A file with unsynced bytes keeps its own, to hear of sync errors."""
+        for file in self._open:
+            if file.users == 0 and not file.dirty:
+                del self._open[file]
+                os.close(file.descriptor)
+                file.descriptor = -1
+                return
+
+
+class LocalFile:
+    __slots__ = ("_files", "descriptor", "dirty", "path", "users")
+
+    def __init__(self, files: LocalFiles, path: Path) -> None:
+        self._files = files
+        self.path = path
+        self.descriptor = -1
+        self.users = 0
+        self.dirty = False
+
+    @contextlib.contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        descriptor = self._files.acquire(self)
+        try:
+            yield descriptor
+        finally:
+            self._files.release(self)
+
+    def write(self, buffers: Sequence[Bytes], position: int) -> int:
+        with self._descriptor() as descriptor:
+            self.dirty = True
+            return os.pwritev(descriptor, buffers, position)
+
+    def read(self, length: int, position: int) -> bytes:
+        with self._descriptor() as descriptor:
+            return os.pread(descriptor, length, position)
+
+    def datasync(self) -> None:
+        with self._descriptor() as descriptor:
+            os.fdatasync(descriptor)
+            self.dirty = False
+
+    def allocate(self, end: int) -> None:
+        with self._descriptor() as descriptor:
+            os.posix_fallocate(descriptor, 0, end)
+
+    def truncate(self, length: int) -> None:
+        with self._descriptor() as descriptor:
+            self.dirty = True
+            os.ftruncate(descriptor, length)
+
+    def size(self) -> int:
+        with self._descriptor() as descriptor:
+            return os.fstat(descriptor).st_size
+
+    def close(self) -> None:
+        self._files.forget(self)
