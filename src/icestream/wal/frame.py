@@ -1,0 +1,177 @@
+"""The bytes of a frame. `docs/formats/wal.md` has the drawing.
+
+Decoding has three outcomes: `Complete`, `Incomplete` (more bytes are needed to tell) and `Corrupt`. What an incomplete
+or corrupt frame means, a torn tail or damage, is for recovery to judge; here bytes are only told apart.
+
+Two checksums make one: the body's stands in the header, and the header's covers it. So the body is checked and hashed
+before the log is locked, and only the few bytes of the header afterwards.
+"""
+
+import struct
+from typing import Any, NamedTuple, TypeAlias
+
+import xxhash
+
+from icestream.model.frames import Frame
+from icestream.wal.files import Bytes
+
+MAGIC = b"IFRM"
+VERSION = 1
+ALIGNMENT = 8
+_FIELDS = struct.Struct("<4sBBBBHHIQQQqqQQ")
+_CHECKSUM = struct.Struct("<Q")
+HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
+MAX_FRAME_BYTES = 1 << 31
+_NO_COMPRESSION = 0
+_NO_FLAGS = 0
+
+
+class Payload(NamedTuple):
+    """What a producer brings, hashed and ready to be given its place in the log."""
+
+    producer: bytes
+    sequence: int
+    message_count: int
+    encoding: int
+    schema_id: int
+    body: Bytes
+    checksum: int
+
+    @property
+    def frame_bytes(self) -> int:
+        return HEADER_BYTES + padded(len(self.producer)) + padded(len(self.body))
+
+    def frame(self, base_offset: int, publish_time_us: int, epoch: int) -> Frame:
+        return Frame(
+            base_offset,
+            self.message_count,
+            publish_time_us,
+            epoch,
+            self.producer.decode(),
+            self.sequence,
+            self.encoding,
+            self.schema_id,
+            self.body,
+        )
+
+
+class Complete(NamedTuple):
+    frame: Frame
+    synced_position: int
+    end: int
+
+
+class Incomplete(NamedTuple):
+    needed: int
+
+
+class Corrupt(NamedTuple):
+    reason: str
+
+
+Decoded: TypeAlias = Complete | Incomplete | Corrupt
+
+
+def padded(length: int) -> int:
+    return (length + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def prepare(
+    body: Any, *, message_count: int, encoding: int, schema_id: int = 0, producer: str = "", sequence: int = 0
+) -> Payload:
+    """Hash what a producer sent; `body` is anything with the buffer protocol."""
+    name, view = producer.encode(), memoryview(body)
+    return Payload(name, sequence, message_count, encoding, schema_id, view, _hash(name, view))
+
+
+def encode(
+    payload: Payload, base_offset: int, publish_time_us: int, *, epoch: int, synced_position: int
+) -> list[Bytes]:
+    """The frame as buffers to be written one behind the other; the body among them is not copied."""
+    fields = _FIELDS.pack(
+        MAGIC,
+        VERSION,
+        payload.encoding,
+        _NO_COMPRESSION,
+        _NO_FLAGS,
+        payload.schema_id,
+        len(payload.producer),
+        payload.message_count,
+        len(payload.body),
+        epoch,
+        base_offset,
+        publish_time_us,
+        payload.sequence,
+        synced_position,
+        payload.checksum,
+    )
+    name = payload.producer
+    head = b"".join(
+        (fields, _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields)), name, bytes(padded(len(name)) - len(name)))
+    )
+    tail = bytes(padded(len(payload.body)) - len(payload.body))
+    return [head, payload.body, tail] if tail else [head, payload.body]
+
+
+def decode(buffer: memoryview, start: int) -> Decoded:
+    """The frame at `start`. `end` and `needed` of the outcome count from the buffer's beginning and from `start`."""
+    available = len(buffer) - start
+    if available < HEADER_BYTES:
+        return Incomplete(HEADER_BYTES)
+    (
+        magic,
+        version,
+        encoding,
+        compression,
+        flags,
+        schema_id,
+        producer_length,
+        message_count,
+        body_length,
+        epoch,
+        base_offset,
+        publish_time_us,
+        sequence,
+        synced_position,
+        checksum,
+    ) = _FIELDS.unpack_from(buffer, start)
+    if magic != MAGIC:
+        return Corrupt("no frame begins here")
+    body_field = start + HEADER_BYTES + padded(producer_length)
+    fields = buffer[start : start + _FIELDS.size]
+    if _CHECKSUM.unpack_from(buffer, start + _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields):
+        return Corrupt("the header's checksum does not match")
+    if version != VERSION or compression != _NO_COMPRESSION or flags != _NO_FLAGS:
+        return Corrupt(f"written by a newer version (frame version {version})")
+    body_end = body_field + body_length
+    end = body_field + padded(body_length)
+    if end - start > MAX_FRAME_BYTES:
+        return Corrupt("longer than a frame can be")
+    if end > len(buffer):
+        return Incomplete(end - start)
+    name_end = start + HEADER_BYTES + producer_length
+    name = bytes(buffer[start + HEADER_BYTES : name_end])
+    body = buffer[body_field:body_end]
+    if _hash(name, body) != checksum:
+        return Corrupt("the body's checksum does not match")
+    if any(buffer[name_end:body_field]) or any(buffer[body_end:end]):
+        return Corrupt("the padding is not zero")
+    frame = Frame(
+        base_offset, message_count, publish_time_us, epoch, name.decode(), sequence, encoding, schema_id, body
+    )
+    return Complete(frame, synced_position, end)
+
+
+def decode_header(buffer: memoryview, start: int) -> tuple[int, int] | None:
+    """Base offset and synced position of a sound header at `start`, whatever became of its body."""
+    if len(buffer) - start < HEADER_BYTES:
+        return None
+    fields = buffer[start : start + _FIELDS.size]
+    if _CHECKSUM.unpack_from(buffer, start + _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields):
+        return None
+    unpacked = _FIELDS.unpack(fields)
+    return unpacked[10], unpacked[13]
+
+
+def _hash(producer: bytes, body: Bytes) -> int:
+    return xxhash.xxh3_64_intdigest(body, seed=xxhash.xxh3_64_intdigest(producer))

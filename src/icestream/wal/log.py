@@ -1,0 +1,428 @@
+"""The log of one topic.
+
+The order of a commit, with what a crash after each step leaves behind:
+
+1. take the queued batches, as many as fit; give each frame its header. *Nothing on disk.*
+2. write the frames. *A torn tail, cut by recovery; nobody was answered.*
+3. `datasync`. *Durable; a producer that heard nothing sends again and is recognised.*
+4. move the durable end, put the frames in the cache, wake readers. *As after 3: this is memory.*
+5. answer the producers.
+
+A write or sync that fails poisons the log: everything queued is refused as retryable, and before the next append the
+directory is recovered and cut back to the last position that was synced.
+"""
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import NamedTuple
+
+import structlog
+
+from icestream.model.errors import ClosedError, DamagedError, IcestreamError, LogUnavailableError
+from icestream.model.frames import Frame
+from icestream.wal.append import Append
+from icestream.wal.files import Bytes, Files
+from icestream.wal.frame import Payload, encode
+from icestream.wal.group_commit import GroupCommit
+from icestream.wal.index_cache import IndexCache
+from icestream.wal.options import LogContext, SyncMode
+from icestream.wal.producers import Producers, Sent
+from icestream.wal.recovery import ActiveSegment, Recovery, SealedSegment
+from icestream.wal.segment import PRODUCERS_SUFFIX, SegmentHeader, remove_segment, segment_path
+from icestream.wal.stream import STREAM_FILE, Checkpoint, StreamInfo
+from icestream.wal.writer import SegmentWriter, create_segment
+
+_log = structlog.get_logger(__name__)
+
+
+class LogState(Enum):
+    OPEN = "open"
+    FAILED = "failed"
+    """A write or sync failed; the next append recovers."""
+    DAMAGED = "damaged"
+    CLOSED = "closed"
+
+
+class Visible(NamedTuple):
+    """What readers may see; replaced as one, so that they need no lock."""
+
+    start_offset: int
+    end_offset: int
+    sealed: tuple[SealedSegment, ...]
+    active: ActiveSegment
+    active_position: int
+
+
+class Log:
+    """Thread-safe. Made with `Log.create` or `Log.open`."""
+
+    stream: StreamInfo
+    visible: Visible
+    _producers: Producers
+    _writer: SegmentWriter
+    _checkpoint: Checkpoint
+    _next_offset: int
+    _last_time_us: int
+
+    def __init__(self, context: LogContext, directory: Path) -> None:
+        self.context = context
+        self.directory = directory
+        self.cache = context.cache.log_cache()
+        self.indexes = IndexCache(context.files, context.options.index_interval_bytes)
+        self.listeners: set[Callable[[], None]] = set()
+        """Called, by the thread that commits, whenever the durable end has moved; they must be quick."""
+        self._commits = GroupCommit(
+            commit=self._commit,
+            failed=self._failed,
+            max_group_bytes=min(context.options.max_group_bytes, context.options.max_file_bytes),
+            pool=context.pool,
+        )
+        self._mutex = self._commits.mutex
+        self._advanced = threading.Condition(self._mutex)
+        self._waiting_readers = 0
+        self._reopening = threading.Lock()
+        self._reopen_after = 0.0
+        self._closing = False
+        self._failure: Exception | None = None
+        self.state = LogState.FAILED
+        self._recover(None)
+
+    @classmethod
+    def create(cls, context: LogContext, directory: Path, stream: StreamInfo) -> "Log":
+        """Make the log of a new topic: its directory and identity. What an interrupted try left is completed."""
+        make_directories(context.files, directory)
+        if not context.files.exists(directory / STREAM_FILE):
+            stream.save(context.files, directory)
+        return cls(context, directory)
+
+    @classmethod
+    def open(cls, context: LogContext, directory: Path) -> "Log":
+        return cls(context, directory)
+
+    @property
+    def start_offset(self) -> int:
+        return self.visible.start_offset
+
+    @property
+    def durable_end(self) -> int:
+        return self.visible.end_offset
+
+    @property
+    def nbytes(self) -> int:
+        visible = self.visible
+        return sum(segment.footer.position for segment in visible.sealed) + visible.active_position
+
+    def next_sequence(self, producer: str) -> int:
+        with self._mutex:
+            return self._producers.next_sequence(producer)
+
+    # Appending
+
+    def append(self, payload: Payload) -> Append:
+        """Append a batch and wait until it is durable; raises when it could not be made so."""
+        append = self.submit(payload, inline=True)
+        self.wait(append)
+        if append.error is not None:
+            raise append.error
+        return append
+
+    def submit(self, payload: Payload, *, inline: bool, callback: Callable[[Append], None] | None = None) -> Append:
+        """Queue a batch. An inline one must be waited for with `wait`; others are committed in the background."""
+        append = Append(payload, inline=inline, callback=callback)
+        if self.state is LogState.FAILED:
+            self._reopen()
+        self._commits.add(append, self._admit)
+        return append
+
+    def wait(self, append: Append) -> None:
+        self._commits.wait(append)
+
+    def _admit(self, append: Append) -> None:
+        """Give a batch its offsets and time, or recognise it as a repetition of a stored one."""
+        if self._closing or self.state is not LogState.OPEN:
+            raise self._refusal()
+        payload = append.payload
+        if payload is None:
+            return
+        name = payload.producer.decode()
+        if name and (earlier := self._producers.find(name, payload.sequence, payload.message_count)):
+            append.base_offset, append.publish_time_us = earlier.base_offset, earlier.publish_time_us
+            append.duplicate = True
+            append.payload = None
+            return
+        append.base_offset = self._next_offset
+        append.publish_time_us = self._last_time_us = max(self._last_time_us, self.context.clock())
+        self._next_offset += payload.message_count
+        if name:
+            sent = Sent(payload.sequence, payload.message_count, append.base_offset, append.publish_time_us)
+            self._producers.note(name, sent)
+
+    def _commit(self, group: list[Append]) -> None:
+        """Steps 1 to 4 for one group; called by one thread at a time."""
+        if group[0].action is not None:
+            group[0].action()
+            return
+        batches = [(append, append.payload) for append in group if append.payload is not None]
+        if not batches:  # repetitions of frames that are durable by now
+            return
+        nbytes = sum(payload.frame_bytes for _, payload in batches)
+        if self._writer.must_rotate(nbytes, self.context.clock()):
+            self._rotate()
+        writer, epoch = self._writer, self.stream.epoch
+        buffers: list[Bytes] = []
+        frames = []
+        for append, payload in batches:
+            buffers += encode(
+                payload, append.base_offset, append.publish_time_us, epoch=epoch, synced_position=writer.synced_position
+            )
+            frames.append(payload.frame(append.base_offset, append.publish_time_us, epoch))
+        writer.write(buffers, nbytes)
+        for frame, (_, payload) in zip(frames, batches, strict=True):
+            writer.note(frame, payload.frame_bytes)
+        started = perf_counter()
+        if self.context.options.sync_mode is SyncMode.ALWAYS:
+            writer.sync()
+        self.context.on_commit(len(frames), nbytes, perf_counter() - started)
+        self._show(frames)
+
+    def _show(self, frames: list[Frame]) -> None:
+        """Step 4."""
+        self.cache.add(frames)
+        with self._mutex:
+            self.visible = self.visible._replace(
+                end_offset=self._writer.end_offset, active_position=self._writer.active.position
+            )
+            if self._waiting_readers:
+                self._advanced.notify_all()
+        for listener in tuple(self.listeners):
+            listener()
+
+    def wait_past(self, offset: int, timeout: float | None = None) -> bool:
+        """Sleep until the durable end is past an offset; False when the time was up before."""
+        with self._advanced:
+            self._waiting_readers += 1
+            try:
+                self._advanced.wait_for(lambda: self.visible.end_offset > offset or self._closing, timeout)
+            finally:
+                self._waiting_readers -= 1
+            if self.visible.end_offset > offset:
+                return True
+            if self._closing:
+                raise ClosedError("the log is closed", operation="read", place=str(self.directory))
+            return False
+
+    # Keeping house: each of these takes its turn among the appends
+
+    def sync(self) -> None:
+        """Make everything written so far durable, whatever the sync mode."""
+        if self._writer.synced_position < self._writer.active.position:
+            self._exclusively(self._writer_sync)
+
+    def checkpoint(self) -> None:
+        """Note on disk how far the log is durable, unless the last note still holds."""
+        if self._checkpoint != self._current_checkpoint():
+            self._exclusively(self._save_checkpoint)
+
+    def rotate_if_old(self) -> None:
+        if self._writer.must_rotate(0, self.context.clock()):
+            self._exclusively(self._rotate)
+
+    def prune(self, below_offset: int) -> int:
+        """Give up the sealed segments that end at or before an offset; how many there were.
+
+        1. note the new first offset. *The segments are no longer part of the log; recovery removes them.*
+        2. remove the files.
+        """
+        removed: list[SealedSegment] = []
+
+        def drop() -> None:
+            visible = self.visible
+            removed.extend(segment for segment in visible.sealed if segment.footer.end_offset <= below_offset)
+            if not removed:
+                return
+            kept, start = visible.sealed[len(removed) :], removed[-1].footer.end_offset
+            with self._mutex:
+                self.visible = self.visible._replace(start_offset=start, sealed=kept)
+            self._save_checkpoint()
+            for segment in removed:
+                remove_segment(self.context.files, self.directory, segment.header.base_offset)
+            self.context.files.sync_directory(self.directory)
+
+        self._exclusively(drop)
+        return len(removed)
+
+    def close(self) -> None:
+        """Finish what is queued, note the clean end, and refuse everything after."""
+        last = Append(None, inline=True, action=self._finish)
+
+        def admit_last(_: Append) -> None:
+            if self._closing or self.state is not LogState.OPEN:
+                raise self._refusal()
+            self._closing = True
+
+        try:
+            self._commits.add(last, admit_last)
+        except IcestreamError:
+            if self.state is LogState.CLOSED:
+                return
+        else:
+            self.wait(last)
+        with self._mutex:
+            self._closing = True
+            self.state = LogState.CLOSED
+            self._advanced.notify_all()
+        self._writer.active.file.close()
+        self.cache.clear()
+        for listener in tuple(self.listeners):
+            listener()
+        if last.error is not None:
+            raise last.error
+
+    def _exclusively(self, action: Callable[[], None]) -> None:
+        append = Append(None, inline=True, action=action)
+        self._commits.add(append, self._admit)
+        self.wait(append)
+        if append.error is not None:
+            raise append.error
+
+    def _writer_sync(self) -> None:
+        if self._writer.synced_position < self._writer.active.position:
+            self._writer.sync()
+
+    def _finish(self) -> None:
+        self._writer_sync()
+        self._writer.trim()
+        self._save_checkpoint()
+
+    def _current_checkpoint(self) -> Checkpoint:
+        header = self._writer.active.header
+        return Checkpoint(
+            segment_number=header.number,
+            base_offset=header.base_offset,
+            position=self._writer.synced_position,
+            durable_end=self._writer.synced_offset,
+            start_offset=self.visible.start_offset,
+        )
+
+    def _save_checkpoint(self) -> None:
+        checkpoint = self._current_checkpoint()
+        checkpoint.save(self.context.files, self.directory)
+        self._checkpoint = checkpoint
+
+    def _rotate(self) -> None:
+        """Go on in a new segment.
+
+        1. seal the active one. *Recovery finds the footer and makes the successor.*
+        2. make the new one, with the producers' state. *An empty segment that no checkpoint names; used as it is.*
+        3. note it in the checkpoint. Only then it may hold frames: so a segment whose header cannot be read is known to
+           be empty, or known to be damaged.
+        """
+        self._writer_sync()
+        sealed = self._writer.seal()
+        finished = self._writer.active.file
+        visible = self.visible
+        self._begin_segment(
+            sealed.header.number + 1, visible.end_offset, visible.start_offset, (*visible.sealed, sealed)
+        )
+        finished.close()
+
+    def _begin_segment(self, number: int, base_offset: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
+        """Steps 2 and 3."""
+        context = self.context
+        with self._mutex:
+            producers = self._producers.before(base_offset)
+        producers.save(context.files, segment_path(self.directory, base_offset, PRODUCERS_SUFFIX))
+        header = SegmentHeader(number, base_offset, context.clock(), self.stream.stream_id)
+        active = create_segment(context.files, self.directory, header, context.options.index_interval_bytes)
+        context.files.sync_directory(self.directory)
+        self._use(active, base_offset, start, sealed)
+        self._save_checkpoint()
+
+    def _use(self, active: ActiveSegment, end: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
+        self._writer = SegmentWriter(self.context.files, self.context.options, active, end)
+        self.visible = Visible(start, end, sealed, active, active.position)
+
+    # Failure and recovery
+
+    def _failed(self, error: OSError) -> IcestreamError:
+        """Be poisoned. Frames past the durable end may be on disk, but nobody was told of them. Under the mutex."""
+        self.state = LogState.FAILED
+        self._failure = error
+        _log.error("the log failed", directory=str(self.directory), error=str(error))
+        return self._refusal()
+
+    def _refusal(self) -> IcestreamError:
+        if isinstance(self._failure, DamagedError):
+            return self._failure
+        if self.state is LogState.FAILED:
+            return LogUnavailableError(
+                f"the log cannot be written: {self._failure}",
+                operation="append",
+                place=str(self.directory),
+                remedy="nothing was acknowledged; send again",
+            )
+        return ClosedError("the log is closed", operation="append", place=str(self.directory))
+
+    def _reopen(self) -> None:
+        """Recover after a failure, keeping only what had been shown to be durable."""
+        with self._reopening:
+            if self.state is not LogState.FAILED or monotonic() < self._reopen_after:
+                return
+            self._reopen_after = monotonic() + self.context.options.reopen_pause_seconds
+            shown = self.visible
+            self._writer.active.file.close()
+            try:
+                self._recover((shown.active.header.number, shown.active_position))
+            except OSError as error:
+                self._failure = error
+                return
+            if self.visible.end_offset != shown.end_offset:
+                self._failure = DamagedError(
+                    f"after a failed write the log ends at offset {self.visible.end_offset}, "
+                    f"but {shown.end_offset} was acknowledged",
+                    operation="reopen log",
+                    place=str(self.directory),
+                )
+                self.state = LogState.DAMAGED
+                raise self._failure
+            _log.info("the log is open again", directory=str(self.directory), next=self._next_offset)
+
+    def _recover(self, cut_at: tuple[int, int] | None) -> None:
+        context = self.context
+        recovery = Recovery(
+            context.files,
+            self.directory,
+            index_interval_bytes=context.options.index_interval_bytes,
+            max_producers=context.options.max_producers,
+            cut_at=cut_at,
+        )
+        try:
+            found = recovery.run()
+        except DamagedError as error:
+            self._failure, self.state = error, LogState.DAMAGED
+            raise
+        self.stream = found.stream
+        self._producers = found.producers
+        self._next_offset, self._last_time_us = found.next_offset, found.last_time_us
+        sealed = tuple(found.sealed)
+        if found.active is not None:
+            self._use(found.active, found.next_offset, found.start_offset, sealed)
+            self._save_checkpoint()
+        else:
+            number = sealed[-1].header.number + 1 if sealed else 0
+            self._begin_segment(number, found.next_offset, found.start_offset, sealed)
+        self._failure, self.state = None, LogState.OPEN
+
+
+def make_directories(files: Files, path: Path) -> None:
+    """Make a directory and those above it, each durable before the next.
+
+    The lowest one that exists is synced as well: a try that was cut short may have made it and not come to that.
+    """
+    if not files.exists(path):
+        make_directories(files, path.parent)
+        files.make_directory(path)
+    files.sync_directory(path.parent)

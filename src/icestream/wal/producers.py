@@ -1,0 +1,101 @@
+"""What each producer sent last, so that a repeated batch is recognised, also after a restart.
+
+A producer numbers its messages from 0 without holes; a batch carries the number of its first message. The newest
+batches of each producer are remembered, at least as many as a client may have in flight. The number of producers is
+bounded: the one that was silent for longest is forgotten first.
+"""
+
+import json
+from collections import OrderedDict, deque
+from pathlib import Path
+from typing import NamedTuple
+
+import xxhash
+
+from icestream.model.errors import SequenceError
+from icestream.wal.files import Files
+
+REMEMBERED_BATCHES = 16
+
+
+class Sent(NamedTuple):
+    sequence: int
+    message_count: int
+    base_offset: int
+    publish_time_us: int
+
+
+class Producers:
+    def __init__(self, max_producers: int) -> None:
+        self._max_producers = max_producers
+        self._sent: OrderedDict[str, deque[Sent]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def next_sequence(self, producer: str) -> int:
+        sent = self._sent.get(producer)
+        return sent[-1].sequence + sent[-1].message_count if sent else 0
+
+    def find(self, producer: str, sequence: int, message_count: int) -> Sent | None:
+        """The same batch as it was stored before, or None if it is the producer's next; raises when it is neither."""
+        sent = self._sent.get(producer)
+        if not sent:
+            return None
+        expected = sent[-1].sequence + sent[-1].message_count
+        if sequence == expected:
+            return None
+        for earlier in reversed(sent):
+            if earlier.sequence == sequence and earlier.message_count == message_count:
+                return earlier
+        raise SequenceError(
+            f"producer {producer!r} sent a batch of {message_count} with sequence {sequence}, expected is {expected}",
+            operation="publish",
+            remedy="send again from the first batch that was not acknowledged"
+            if sequence > expected
+            else "the batch differs from what was stored under this sequence or is too old; do not send it again",
+            details={"expected": expected, "sequence": sequence},
+        )
+
+    def note(self, producer: str, sent: Sent) -> None:
+        batches = self._sent.get(producer)
+        if batches is None:
+            batches = self._sent[producer] = deque(maxlen=REMEMBERED_BATCHES)
+        batches.append(sent)
+        self._sent.move_to_end(producer)
+        if len(self._sent) > self._max_producers:
+            self._sent.popitem(last=False)
+
+    def before(self, offset: int) -> "Producers":
+        """A copy that knows only what lies before an offset: batches still on their way to the disk are left out."""
+        earlier = Producers(self._max_producers)
+        for name, batches in self._sent.items():
+            for sent in batches:
+                if sent.base_offset < offset:
+                    earlier.note(name, sent)
+        return earlier
+
+    def save(self, files: Files, path: Path) -> None:
+        """Written when a segment begins: the state before its first frame. Derived, so no sync is needed."""
+        state = [[name, list(batches)] for name, batches in self._sent.items()]
+        data = json.dumps(state, separators=(",", ":")).encode()
+        if files.exists(path):
+            files.remove(path)
+        file = files.open(path, create=True)
+        try:
+            file.write([xxhash.xxh3_64_digest(data), data], 0)
+        finally:
+            file.close()
+
+    def load(self, files: Files, path: Path) -> bool:
+        """Take over a saved state; False where it is missing or its bytes are not what was written."""
+        try:
+            data = files.read_bytes(path)
+        except FileNotFoundError:
+            return False
+        if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
+            return False
+        for name, batches in json.loads(data[8:]):
+            for fields in batches:
+                self.note(name, Sent(*fields))
+        return True

@@ -1,0 +1,339 @@
+"""Opening a log's directory after whatever happened to it.
+
+Three outcomes. *Complete*: every frame that was durable is there. *Torn tail*: the last writes, never acknowledged,
+were cut short by a crash; they are cut off and a copy is kept in `torn/`. *Damage*: bytes that had been durable are
+missing or changed; a `DamagedError` says which, and nothing is touched.
+
+What tells a torn tail from damage: a sealed segment ends with a footer that was durable before the next segment was
+made; the checkpoint names a position up to which the active segment was synced; and every frame carries the position
+that had been synced when it was written, so a sound frame vouches for all that stands before the group it came with.
+
+Steps:
+
+1. read `stream.json` and `checkpoint.json`;
+2. check that the segments follow on each other from the first kept offset to the active one;
+3. drop a segment whose making was cut short (its header never became durable, so it never held a frame);
+4. walk the active segment; judge what stands behind its last sound frame;
+5. sync what was found, so that all that is shown to a reader is durable.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from icestream.model.errors import DamagedError
+from icestream.model.frames import Frame
+from icestream.wal import frame as frames
+from icestream.wal.files import File, Files
+from icestream.wal.frame import Corrupt, Decoded
+from icestream.wal.index import SparseIndex
+from icestream.wal.producers import Producers, Sent
+from icestream.wal.segment import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    PRODUCERS_SUFFIX,
+    Scan,
+    SegmentFooter,
+    SegmentHeader,
+    damaged,
+    decode_footer,
+    decode_header,
+    read_footer,
+    remove_segment,
+    scan_sound,
+    segment_offsets,
+    segment_path,
+)
+from icestream.wal.stream import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
+
+TORN_DIRECTORY = "torn"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class SealedSegment:
+    header: SegmentHeader
+    footer: SegmentFooter
+    path: Path
+
+
+@dataclass
+class ActiveSegment:
+    header: SegmentHeader
+    path: Path
+    file: File
+    position: int
+    index: SparseIndex
+    frame_count: int = 0
+    first_time_us: int = 0
+    last_time_us: int = 0
+
+    def note(self, base_offset: int, position: int, end: int, time_us: int) -> None:
+        """Take a frame into account that stands between two positions."""
+        if self.frame_count == 0:
+            self.first_time_us = time_us
+        self.last_time_us = time_us
+        self.frame_count += 1
+        self.index.add(base_offset, position, time_us)
+        self.position = end
+
+
+@dataclass
+class RecoveredLog:
+    stream: StreamInfo
+    sealed: list[SealedSegment]
+    active: ActiveSegment | None
+    """None when the last segment was sealed and its successor is still to be made."""
+    start_offset: int
+    next_offset: int
+    last_time_us: int
+    producers: Producers
+    cut_bytes: int = 0
+
+
+class Recovery:
+    """One pass over a directory; `cut_at` names where the writer of this process knows that durable bytes end."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        index_interval_bytes: int,
+        max_producers: int,
+        cut_at: tuple[int, int] | None = None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._index_interval_bytes = index_interval_bytes
+        self._producers = Producers(max_producers)
+        self._cut_at = cut_at
+
+    def run(self) -> RecoveredLog:
+        stream = load_stream(self._files, self._directory)
+        checkpoint = self._checkpoint()
+        sealed, last = self._segments(stream, checkpoint)
+        log = RecoveredLog(
+            stream=stream,
+            sealed=sealed,
+            active=None,
+            start_offset=checkpoint.start_offset,
+            next_offset=sealed[-1].footer.end_offset if sealed else checkpoint.start_offset,
+            last_time_us=sealed[-1].footer.last_time_us if sealed else 0,
+            producers=self._producers,
+        )
+        if last is not None:
+            self._walk(log, last, checkpoint)
+        else:
+            self._restore_producers(log, log.next_offset)
+        return log
+
+    def _checkpoint(self) -> Checkpoint:
+        try:
+            return load_checkpoint(self._files, self._directory)
+        except FileNotFoundError:
+            if self._is_unused():
+                return Checkpoint(segment_number=-1, base_offset=0, position=0, durable_end=0, start_offset=0)
+            raise DamagedError(
+                "the checkpoint is missing",
+                operation="open log",
+                place=str(self._directory / CHECKPOINT_FILE),
+                remedy="`icestream wal repair` on the directory rebuilds it from the segments",
+                details={"file": str(self._directory / CHECKPOINT_FILE), "position": 0},
+            ) from None
+
+    def _is_unused(self) -> bool:
+        """Whether the log's making was cut short: the first segment may be there, but frames need a checkpoint."""
+        offsets = segment_offsets(self._files, self._directory)
+        if offsets != [0]:
+            return not offsets
+        data = self._files.read_bytes(segment_path(self._directory, 0))
+        return not data[HEADER_BYTES:].strip(b"\0")
+
+    def _segments(self, stream: StreamInfo, checkpoint: Checkpoint) -> tuple[list[SealedSegment], ActiveSegment | None]:
+        """The sealed segments, and the one to go on with; checks that none is missing between them."""
+        offsets = [
+            offset for offset in segment_offsets(self._files, self._directory) if not self._pruned(offset, checkpoint)
+        ]
+        sealed: list[SealedSegment] = []
+        expected_offset, expected_number = checkpoint.start_offset, None
+        for place, offset in enumerate(offsets):
+            path = segment_path(self._directory, offset)
+            is_last = place == len(offsets) - 1
+            file = self._files.open(path)
+            header = decode_header(file.read(HEADER_BYTES, 0))
+            before = sealed[-1].header.number if sealed else -1
+            if header is None and is_last and before >= checkpoint.segment_number:
+                self._set_aside_unmade(path, file)
+                return sealed, None
+            if header is None or header.base_offset != offset or header.stream_id != stream.stream_id:
+                raise damaged(path, 0, "the segment's header is not that of this log", offset)
+            if offset != expected_offset or header.number != (expected_number or header.number):
+                raise self._missing(expected_offset, offset)
+            footer = read_footer(file)
+            if footer is None and is_last:
+                index = SparseIndex(self._index_interval_bytes)
+                self._check_reaches(checkpoint, header.number, checkpoint.durable_end)
+                return sealed, ActiveSegment(header, path, file, HEADER_BYTES, index)
+            if footer is None:
+                raise damaged(path, max(0, file.size() - FOOTER_BYTES), "the segment's footer is lost", offset)
+            file.close()
+            sealed.append(SealedSegment(header, footer, path))
+            expected_offset, expected_number = footer.end_offset, header.number + 1
+        number = sealed[-1].header.number if sealed else -1
+        self._check_reaches(checkpoint, number, expected_offset)
+        return sealed, None
+
+    def _pruned(self, offset: int, checkpoint: Checkpoint) -> bool:
+        """Whether a segment was given up before a crash kept it from being removed."""
+        if offset >= checkpoint.start_offset:
+            return False
+        remove_segment(self._files, self._directory, offset)
+        return True
+
+    def _check_reaches(self, checkpoint: Checkpoint, last_number: int, end_offset: int) -> None:
+        if last_number < checkpoint.segment_number or end_offset < checkpoint.durable_end:
+            raise self._missing(checkpoint.base_offset, None)
+
+    def _missing(self, first: int, found: int | None) -> DamagedError:
+        path = segment_path(self._directory, first)
+        upto = f"offsets {first} to {found - 1}" if found is not None else f"offset {first} and following"
+        return DamagedError(
+            f"a segment is missing: {upto} are not there",
+            operation="open log",
+            place=str(path),
+            remedy="restore the file from a copy, or give the loss up for good with `icestream wal repair`",
+            details={"file": str(path), "position": 0, "first_offset": first, "end_offset": found},
+        )
+
+    def _set_aside_unmade(self, path: Path, file: File) -> None:
+        data = file.read(file.size(), 0)
+        file.close()
+        if data.strip(b"\0"):
+            keep_torn(self._files, self._directory, f"{path.name}-0", data)
+        self._files.remove(path)
+        self._files.sync_directory(self._directory)
+
+    def _walk(self, log: RecoveredLog, active: ActiveSegment, checkpoint: Checkpoint) -> None:
+        """Steps 4 and 5."""
+        base_offset = active.header.base_offset
+        log.next_offset = base_offset
+        self._restore_producers(log, base_offset)
+        size = active.file.size()
+        limit = size
+        if self._cut_at is not None and self._cut_at[0] == active.header.number:
+            limit = min(size, self._cut_at[1])
+        scan = Scan(active.file, HEADER_BYTES, limit)
+        stop: Decoded | None = None
+        for position, complete in scan:
+            frame = complete.frame
+            if frame.base_offset != log.next_offset or frame.epoch > log.stream.epoch:
+                stop = Corrupt("a frame that does not follow on the one before")
+                break
+            active.note(frame.base_offset, position, scan.position, frame.publish_time_us)
+            log.next_offset = frame.end_offset
+            log.last_time_us = frame.publish_time_us
+            note_sent(self._producers, frame)
+        self._judge_end(log, active, stop or scan.stop, checkpoint)
+
+    def _judge_end(
+        self, log: RecoveredLog, active: ActiveSegment, stop: Decoded | None, checkpoint: Checkpoint
+    ) -> None:
+        """Tell what stands behind the last sound frame: nothing, a footer, a torn tail, or damage."""
+        position, size = active.position, active.file.size()
+        durable = checkpoint.position if checkpoint.segment_number == active.header.number else HEADER_BYTES
+        footer = decode_footer(active.file.read(FOOTER_BYTES, position))
+        if footer is not None and footer.position == position and footer.end_offset == log.next_offset:
+            active.file.truncate(position + FOOTER_BYTES)
+            active.file.datasync()
+            active.file.close()
+            log.sealed.append(SealedSegment(active.header, footer, active.path))
+            return
+        rest = Tail(active.file, position, size)
+        durable = max(durable, rest.vouched_position)
+        if position < durable:
+            end = rest.next_offset if rest.next_offset is not None else checkpoint.durable_end
+            raise damaged(active.path, position, stop or "the file is too short", log.next_offset, end)
+        if rest.length:
+            if self._cut_at is None:
+                rest.keep(self._files, self._directory, active.path)
+            log.cut_bytes = rest.length
+            _log.warning(
+                "cut a torn tail", file=str(active.path), position=position, bytes=rest.length, next=log.next_offset
+            )
+        if size > position:
+            active.file.truncate(position)
+        active.file.datasync()
+        log.active = active
+
+    def _restore_producers(self, log: RecoveredLog, base_offset: int) -> None:
+        """The producers' state before the segment at `base_offset`, from its saved copy or from the sealed segments."""
+        if self._producers.load(self._files, segment_path(self._directory, base_offset, PRODUCERS_SUFFIX)):
+            return
+        if not log.sealed:
+            return
+        _log.info("rebuilding the producers' state", directory=str(self._directory), base_offset=base_offset)
+        for segment in log.sealed:
+            file = self._files.open(segment.path)
+            try:
+                for _, frame in scan_sound(file, segment.path, HEADER_BYTES, segment.footer.position):
+                    note_sent(self._producers, frame)
+            finally:
+                file.close()
+
+
+class Tail:
+    """What stands behind the last sound frame: how long it is without trailing zeros, and what it vouches for."""
+
+    _STEP = 1 << 20
+
+    def __init__(self, file: File, position: int, size: int) -> None:
+        self._file = file
+        self._position = position
+        self.length = 0
+        self.vouched_position = 0
+        self.next_offset: int | None = None
+        while position < size:
+            # One header more than the step, so that none is missed where two steps meet.
+            data = file.read(min(self._STEP + frames.HEADER_BYTES, size - position), position)
+            if content := len(data.rstrip(b"\0")):
+                self.length = position + content - self._position
+                self._look_for_headers(data, position)
+            position += self._STEP
+
+    def _look_for_headers(self, data: bytes, position: int) -> None:
+        """Note what sound headers vouch for. Frames are aligned and never vouch for more than stands before them."""
+        view = memoryview(data)
+        place = data.find(frames.MAGIC)
+        while place >= 0:
+            aligned = (position + place) % frames.ALIGNMENT == 0
+            if aligned and (found := frames.decode_header(view, place)) and found[1] <= position + place:
+                self.next_offset = found[0] if self.next_offset is None else self.next_offset
+                self.vouched_position = max(self.vouched_position, found[1])
+            place = data.find(frames.MAGIC, place + 1)
+
+    def keep(self, files: Files, directory: Path, path: Path) -> None:
+        keep_torn(files, directory, f"{path.name}-{self._position}", self._file.read(self.length, self._position))
+
+
+def keep_torn(files: Files, directory: Path, name: str, data: bytes) -> None:
+    """Keep a copy of bytes that are about to be cut off."""
+    torn = directory / TORN_DIRECTORY
+    files.make_directory(torn)
+    files.sync_directory(directory)
+    taken = set(files.names(torn))
+    number = next(number for number in range(len(taken) + 1) if f"{name}.{number}" not in taken)
+    file = files.open(torn / f"{name}.{number}", create=True)
+    try:
+        file.write([data], 0)
+        file.datasync()
+    finally:
+        file.close()
+    files.sync_directory(torn)
+
+
+def note_sent(producers: Producers, frame: Frame) -> None:
+    if frame.producer:
+        sent = Sent(frame.sequence, frame.message_count, frame.base_offset, frame.publish_time_us)
+        producers.note(frame.producer, sent)

@@ -1,0 +1,116 @@
+"""Writing the active segment: frames behind each other, room reserved ahead, a footer at the end.
+
+`synced_position` is the position up to which a `datasync` has returned. It goes into every frame's header, where it
+lets recovery tell a torn tail from damage.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from icestream.model.frames import Frame
+from icestream.wal.files import Bytes, File, Files
+from icestream.wal.index import SparseIndex
+from icestream.wal.options import LogOptions
+from icestream.wal.recovery import ActiveSegment, SealedSegment
+from icestream.wal.segment import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    SegmentFooter,
+    SegmentHeader,
+    encode_footer,
+    encode_header,
+    segment_path,
+)
+
+_MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
+_FIRST_STEP_BYTES = 64 * 1024
+
+
+def create_segment(files: Files, directory: Path, header: SegmentHeader, index_interval_bytes: int) -> ActiveSegment:
+    """A new segment, durable but for its directory entry: the caller syncs the directory."""
+    path = segment_path(directory, header.base_offset)
+    if files.exists(path):
+        files.remove(path)  # left by a try that failed before anything was written to it
+    file = files.open(path, create=True)
+    write_all(file, [encode_header(header)], 0)
+    file.datasync()
+    return ActiveSegment(header, path, file, HEADER_BYTES, SparseIndex(index_interval_bytes))
+
+
+class SegmentWriter:
+    def __init__(self, files: Files, options: LogOptions, active: ActiveSegment, end_offset: int) -> None:
+        self._files = files
+        self._options = options
+        self._allocated = active.position
+        self._step = _FIRST_STEP_BYTES
+        self.active = active
+        self.end_offset = end_offset
+        self.synced_position = active.position
+        self.synced_offset = end_offset
+
+    def must_rotate(self, nbytes: int, now_us: int) -> bool:
+        """Whether the active segment should make way for a new one before `nbytes` are written."""
+        active, options = self.active, self._options
+        if active.frame_count == 0:
+            return False
+        too_old = options.max_age_us is not None and now_us - active.header.created_us >= options.max_age_us
+        return too_old or active.position + nbytes > options.max_file_bytes
+
+    def write(self, buffers: Sequence[Bytes], nbytes: int) -> None:
+        self._reserve(self.active.position + nbytes)
+        write_all(self.active.file, buffers, self.active.position)
+
+    def _reserve(self, end: int) -> None:
+        """Grow the file ahead of the writer: a sync that need not change the file's size is much cheaper."""
+        if end <= self._allocated or not self._options.preallocate_bytes:
+            return
+        step = min(self._step, self._options.preallocate_bytes)
+        target = max(end, min(end + step, self._options.max_file_bytes + FOOTER_BYTES))
+        self.active.file.allocate(target)
+        self._allocated = target
+        self._step *= 2
+
+    def note(self, frame: Frame, nbytes: int) -> None:
+        """Take a frame into account that was just written."""
+        position = self.active.position
+        self.active.note(frame.base_offset, position, position + nbytes, frame.publish_time_us)
+        self.end_offset = frame.end_offset
+
+    def trim(self) -> None:
+        """Give back the room reserved ahead."""
+        self.active.file.truncate(self.active.position)
+        self.active.file.datasync()
+        self._allocated = self.active.position
+
+    def sync(self) -> None:
+        self.active.file.datasync()
+        self.synced_position = self.active.position
+        self.synced_offset = self.end_offset
+
+    def seal(self) -> SealedSegment:
+        """Finish the active segment: footer, exact length, durable; then its index, which may be made anew."""
+        active = self.active
+        footer = SegmentFooter(
+            self.end_offset, active.position, active.first_time_us, active.last_time_us, active.frame_count
+        )
+        write_all(active.file, [encode_footer(footer)], active.position)
+        active.file.truncate(active.position + FOOTER_BYTES)
+        active.file.datasync()
+        active.index.save(self._files, segment_path(active.path.parent, active.header.base_offset, INDEX_SUFFIX))
+        return SealedSegment(active.header, footer, active.path)
+
+
+def write_all(file: File, buffers: Sequence[Bytes], position: int) -> None:
+    """Write every byte, in as many calls as the kernel asks for."""
+    for first in range(0, len(buffers), _MAX_BUFFERS):
+        pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
+        while pending:
+            written = file.write(pending, position)
+            if written <= 0:
+                raise OSError("the file took no more bytes")
+            position += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if pending and written:
+                pending[0] = pending[0][written:]
