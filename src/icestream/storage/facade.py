@@ -1,0 +1,264 @@
+"""`IcebergStorage`: every topic of a data directory, usable with or without a server.
+
+Doors run on threads and use the plain methods; embedding programs use the `async` ones, which never block their loop.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import pyarrow as pa
+
+from icestream.config import Settings
+from icestream.metadata import MetadataStore, open_metadata_store
+from icestream.model.errors import ClosedError, IcestreamError, TopicNotFoundError
+from icestream.model.message import Message, messages_of
+from icestream.model.messages import message_batch
+from icestream.model.names import TopicName
+from icestream.model.offsets import StartPosition
+from icestream.storage.budget import ByteBudget
+from icestream.storage.housekeeping import Periodic, keep_logs
+from icestream.storage.lock import exclusive_directory
+from icestream.storage.record import AckLevel
+from icestream.storage.stats import TopicStats, topic_stats
+from icestream.storage.topic import Topic, TopicReader
+from icestream.storage.topics import Topics
+from icestream.wal import Append, FrameCache, LocalFiles, LogContext, LogOptions, LogState, SyncMode
+
+Messages: TypeAlias = pa.RecordBatch | pa.Table | Iterable[Message | bytes]
+
+_HOUR_US = 3_600_000_000
+
+
+class IcebergStorage:
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.on_commit: Callable[[int, int, float], None] = lambda _frames, _bytes, _seconds: None
+        """Told of every group commit: frames, bytes, seconds of its sync. Set before `open`."""
+        self.budget = ByteBudget(self.settings.server.max_in_flight_bytes)
+        self._resources = contextlib.ExitStack()
+        self._lifecycle = threading.Lock()
+        self._topics: Topics | None = None
+
+    # Opening and closing
+
+    def open(self) -> Self:
+        """Take the data directory over. Logs are opened, and recovered, when a topic is first used."""
+        with self._lifecycle:
+            if self._topics is None:
+                with contextlib.ExitStack() as resources:
+                    self._topics = self._open(resources)
+                    self._resources = resources.pop_all()
+        return self
+
+    def _open(self, resources: contextlib.ExitStack) -> Topics:
+        wal = self.settings.wal
+        resources.enter_context(exclusive_directory(wal.dir))
+        metadata = resources.enter_context(open_store(self.settings))
+        pool = resources.enter_context(ThreadPoolExecutor(wal.commit_threads, thread_name_prefix="commit"))
+        self.files = LocalFiles(wal.max_open_files)
+        self.cache = FrameCache(wal.cache_max_bytes, wal.cache_capacity)
+        context = LogContext(
+            self.files,
+            cache=self.cache,
+            options=log_options(self.settings),
+            pool=pool,
+            on_commit=self.on_commit,
+        )
+        topics = Topics(wal.dir, metadata, context, max_topics=self.settings.server.max_topics)
+        resources.callback(topics.close)
+        keeper = Periodic("log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened()))
+        keeper.start()
+        resources.callback(keeper.stop)
+        return topics
+
+    def close(self) -> None:
+        """Finish what was accepted, note the clean end of every log, let the data directory go."""
+        with self._lifecycle:
+            self._topics = None
+            self._resources.close()
+
+    @property
+    def topics(self) -> Topics:
+        topics = self._topics
+        if topics is None:
+            raise ClosedError("the storage is not open", operation="storage", remedy="use it as a context manager")
+        return topics
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Publishing and reading, for doors
+
+    def topic(self, name: TopicName | str, *, create: bool = False, schema: pa.Schema | None = None) -> Topic:
+        """A topic; with `create` it is made where it is missing and the settings allow that."""
+        try:
+            return self.topics.get(name)
+        except TopicNotFoundError:
+            if not create or not self.settings.topics.auto_create:
+                raise
+        return self.topics.create(name, ack=self.settings.topics.default_ack, schema=schema, if_not_exists=True)
+
+    def publish(
+        self,
+        topic: Topic,
+        batch: pa.RecordBatch,
+        *,
+        producer: str = "",
+        sequence: int = 0,
+        background: bool = False,
+        answer: Callable[[Append], None] | None = None,
+    ) -> Append:
+        """Check a batch and put it in the topic's log.
+
+        In the background it returns at once and `answer` is called when the batch is durable or refused; otherwise it
+        returns when the batch is durable, and raises when it cannot be made so.
+        """
+        server = self.settings.server
+        payload = topic.payload(
+            batch,
+            producer,
+            sequence,
+            max_message_bytes=server.max_message_bytes,
+            max_batch_bytes=server.max_batch_bytes,
+        )
+        nbytes = payload.frame_bytes
+        self.budget.take(nbytes)
+
+        def finished(append: Append) -> None:
+            self.budget.give_back(nbytes)
+            if answer is not None:
+                answer(append)
+
+        try:
+            append = topic.log.submit(payload, inline=not background, callback=finished)
+        except IcestreamError:
+            self.budget.give_back(nbytes)
+            raise
+        if not background:
+            topic.log.wait(append)
+            if append.error is not None:
+                raise append.error
+        return append
+
+    def stats(self, name: TopicName | str | None = None) -> list[TopicStats]:
+        topics = [self.topics.get(name)] if name is not None else self.topics.find()
+        return [topic_stats(topic) for topic in topics]
+
+    # The same for asyncio
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.open)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    async def initialize_topic(self, name: str, *, schema: pa.Schema | None = None) -> None:
+        """Make a topic unless it is there, and recover its log."""
+
+        def initialize() -> None:
+            self.open()
+            _ = self.topics.create(name, schema=schema, if_not_exists=True).log
+
+        await asyncio.to_thread(initialize)
+
+    async def store(self, name: str, messages: Messages, *, ack: str | None = None) -> range:
+        """Append messages; the offsets they got. Returns when they are acknowledged at the topic's (or given) level."""
+        return await asyncio.to_thread(self._store, name, messages, ack)
+
+    def _store(self, name: str, messages: Messages, ack: str | None) -> range:
+        topic = self.topics.get(name)
+        level = AckLevel.parse(ack) if ack is not None else topic.default_ack
+        first, count = -1, 0
+        for batch in _as_batches(messages, topic.body_schema):
+            append = self.publish(topic, batch, background=level is AckLevel.MEMORY)
+            first = append.base_offset if first < 0 else first
+            count += batch.num_rows
+        return range(first, first + count)
+
+    async def create_reader(
+        self, name: str, start: StartPosition | None = None, *, follow: bool = True
+    ) -> AsyncIterator[Message]:
+        """The topic's messages from a position on; with `follow` it goes on with new ones as they become durable."""
+        topic = self.topics.get(name)
+        reader = await asyncio.to_thread(topic.reader, start or StartPosition.earliest())
+        return self._messages(topic, reader, follow=follow)
+
+    async def _messages(self, topic: Topic, reader: TopicReader, *, follow: bool) -> AsyncIterator[Message]:
+        loop, moved = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(moved.set)
+
+        listeners = topic.log.listeners
+        listeners.add(wake)
+        try:
+            while True:
+                moved.clear()
+                batches = await asyncio.to_thread(reader.read)
+                for batch in batches:
+                    for message in messages_of(batch):
+                        yield message
+                if not batches:
+                    if not follow or topic.log.state is LogState.CLOSED:
+                        return
+                    await moved.wait()
+        finally:
+            listeners.discard(wake)
+            reader.close()
+
+    async def get_topic_stats(self, name: str) -> TopicStats:
+        return (await asyncio.to_thread(self.stats, name))[0]
+
+    async def list_topics(self, prefix: str = "") -> list[str]:
+        return [str(topic.name) for topic in self.topics.find(prefix)]
+
+    async def delete_topic(self, name: str) -> None:
+        await asyncio.to_thread(self.topics.delete, name)
+
+    async def shutdown(self) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def open_store(settings: Settings) -> MetadataStore:
+    metadata = settings.metadata
+    if metadata.in_memory:
+        return open_metadata_store(in_memory=True)
+    return open_metadata_store(sqlite_path=metadata.sqlite_path)
+
+
+def log_options(settings: Settings) -> LogOptions:
+    wal = settings.wal
+    hours = wal.rotation.max_hours
+    return LogOptions(
+        sync_mode=SyncMode(wal.sync_mode),
+        max_file_bytes=wal.max_file_size,
+        max_age_us=int(hours * _HOUR_US) if hours is not None else None,
+        max_group_bytes=wal.file_sync.max_batch_bytes,
+        preallocate_bytes=wal.preallocate_bytes,
+        index_interval_bytes=wal.index_interval_bytes,
+        max_producers=wal.max_producers,
+    )
+
+
+def _as_batches(messages: Messages, schema: pa.Schema) -> list[pa.RecordBatch]:
+    if isinstance(messages, pa.RecordBatch):
+        return [messages]
+    if isinstance(messages, pa.Table):
+        return messages.cast(schema).combine_chunks().to_batches()  # type: ignore[no-any-return]
+    messages = list(messages)
+    plain = [message if isinstance(message, bytes) else message.payload for message in messages]
+    keys = [None if isinstance(message, bytes) else message.key for message in messages]
+    attributes = [None if isinstance(message, bytes) else list(message.attributes.items()) for message in messages]
+    return [message_batch(plain, keys, attributes)]

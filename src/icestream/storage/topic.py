@@ -1,0 +1,181 @@
+"""A topic that is open: its record, its log, and what can be done with the two."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.model.errors import InvalidMessageError, InvalidRequestError, TooLargeError
+from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
+from icestream.model.messages import MESSAGE_SCHEMA, check_batch, encode_body, slice_from, stream_batches, stream_schema
+from icestream.model.names import TopicName, check_producer
+from icestream.model.offsets import StartPosition
+from icestream.storage.record import AckLevel, TopicRecord
+from icestream.wal import Log, LogReader, Payload, check_offset, offset_at_time, prepare
+
+_MAX_SEQUENCE = 1 << 62
+_CANCEL_CHECK_SECONDS = 1.0
+
+
+class Topic:
+    def __init__(self, record: TopicRecord, open_log: Callable[[TopicRecord], Log]) -> None:
+        self.record = record
+        self.name: TopicName = record.name
+        self.body_schema = record.body_schema()
+        self.stream_schema = stream_schema(self.body_schema)
+        self.schema_id = record.schema_id
+        self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, record.schema_id: self.body_schema}
+        self._open_log = open_log
+        self._opening = threading.Lock()
+        self._log: Log | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log, opened (and recovered) at first use."""
+        log = self._log
+        if log is None:
+            with self._opening:
+                log = self._log
+                if log is None:
+                    log = self._log = self._open_log(self.record)
+        return log
+
+    @property
+    def opened_log(self) -> Log | None:
+        """The log if it was used already."""
+        return self._log
+
+    @property
+    def default_ack(self) -> AckLevel:
+        return AckLevel(self.record.ack)
+
+    def payload(
+        self, batch: pa.RecordBatch, producer: str, sequence: int, *, max_message_bytes: int, max_batch_bytes: int
+    ) -> Payload:
+        """Check a published batch and make it ready for the log."""
+        if not batch.num_rows:
+            raise InvalidMessageError("the batch is empty", operation="publish", place=str(self.name))
+        if batch.nbytes > max_batch_bytes:
+            raise TooLargeError(
+                f"the batch has {batch.nbytes} bytes, the limit is {max_batch_bytes}",
+                operation="publish",
+                place=str(self.name),
+                remedy="send smaller batches or raise server.max_batch_bytes",
+            )
+        check_batch(batch, self.body_schema, max_message_bytes=max_message_bytes)
+        if producer:
+            check_producer(producer)
+        if not 0 <= sequence < _MAX_SEQUENCE:
+            raise InvalidRequestError(f"{sequence} is not a sequence number", operation="publish")
+        encoding, body = encode_body(batch)
+        return prepare(
+            body,
+            message_count=batch.num_rows,
+            encoding=encoding,
+            schema_id=self.schema_id,
+            producer=producer,
+            sequence=sequence,
+        )
+
+    def start_offset_of(self, start: StartPosition) -> int:
+        """The offset that a start position means now."""
+        match start.kind:
+            case "earliest":
+                return self.log.start_offset
+            case "latest":
+                return self.log.durable_end
+            case "timestamp":
+                return offset_at_time(self.log, start.value)
+        check_offset(self.log, start.value)
+        return start.value
+
+    def reader(self, start: StartPosition) -> "TopicReader":
+        return TopicReader(self, self.start_offset_of(start))
+
+    def batches(self, frames: list[Frame]) -> Iterator[pa.RecordBatch]:
+        return stream_batches(frames, self._schemas)
+
+    def read(
+        self,
+        start: StartPosition,
+        *,
+        end: int | None = None,
+        follow: bool = False,
+        max_messages: int | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The topic's messages as Arrow. The range is checked at the call, not at the first batch."""
+        reader = self.reader(start)
+        if end is None and not follow:
+            end = self.log.durable_end
+        elif end is not None and not follow:
+            check_offset(self.log, end)
+        if max_messages is not None:
+            end = min(reader.offset + max_messages, end) if end is not None else reader.offset + max_messages
+        return self._read(reader, end, follow=follow, cancelled=cancelled)
+
+    def _read(
+        self, reader: "TopicReader", end: int | None, *, follow: bool, cancelled: Callable[[], bool]
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            while (end is None or reader.offset < end) and not cancelled():
+                batches = reader.read()
+                if not batches:
+                    if not follow:
+                        return
+                    reader.wait(_CANCEL_CHECK_SECONDS)
+                for batch in batches:
+                    part = batch if end is None else slice_from(batch, 0, end)
+                    if part.num_rows:
+                        yield part
+        finally:
+            reader.close()
+
+    def describe(self) -> dict[str, Any]:
+        record, log = self.record, self.log
+        return {
+            "topic": record.topic,
+            "stream_id": record.stream_id,
+            "epoch": record.epoch,
+            "ack": record.ack,
+            "created_us": record.created_us,
+            "retention_minutes": record.retention_minutes,
+            "retention_mb": record.retention_mb,
+            "schema": record.schema,
+            "start_offset": log.start_offset,
+            "durable_end": log.durable_end,
+        }
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+
+class TopicReader:
+    """A place in a topic, read as Arrow."""
+
+    def __init__(self, topic: Topic, offset: int) -> None:
+        self._topic = topic
+        self._start = offset
+        self._reader = LogReader(topic.log, offset)
+
+    @property
+    def offset(self) -> int:
+        """The next message's offset."""
+        return self._reader.offset
+
+    def read(self) -> list[pa.RecordBatch]:
+        """What follows, a bounded piece of it; nothing at the durable end."""
+        frames = self._reader.read()
+        if not frames:
+            return []
+        batches = list(self._topic.batches(frames))
+        batches[0] = slice_from(batches[0], self._start)
+        return batches
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._reader.wait(timeout)
+
+    def close(self) -> None:
+        self._reader.close()
