@@ -1,0 +1,58 @@
+"""Settings: one immutable tree from defaults, a YAML file, the environment and flags.
+
+What it guarantees:
+
+- `Settings()` alone is the embedded defaults, everything under `data_dir`; it reads neither file nor environment.
+- `load_settings` takes, for each setting, the last of default < file < environment variable < flag.
+- Wrong input is one `SettingsError` with all problems. Each is a sentence that names the key as it was written,
+  the place, the value and what is allowed. Nothing unknown is passed over.
+- Secrets appear in no repr, error or listing.
+
+One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `cloud`) hold names, defaults, bounds
+and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file; `layers` checks the keys of
+each source; `load` joins the sources; `show` and `docs` print.
+"""
+
+from icestream.config.cloud import CloudSettings, UploaderSettings
+from icestream.config.docs import reference
+from icestream.config.errors import Problem, SettingsError
+from icestream.config.load import Loaded, load_settings, load_with_origins
+from icestream.config.metadata import MetadataSettings
+from icestream.config.server import LogSettings, ServerSettings, TopicSettings
+from icestream.config.settings import Settings
+from icestream.config.show import to_tree, to_yaml
+from icestream.config.table import (
+    CatalogSettings,
+    ObjectStoreSettings,
+    ReaderSettings,
+    StorageSettings,
+    WriterSettings,
+)
+from icestream.config.wal import FileSyncSettings, RetentionSettings, RotationSettings, WalSettings
+
+__all__ = [
+    "CatalogSettings",
+    "CloudSettings",
+    "FileSyncSettings",
+    "Loaded",
+    "LogSettings",
+    "MetadataSettings",
+    "ObjectStoreSettings",
+    "Problem",
+    "ReaderSettings",
+    "RetentionSettings",
+    "RotationSettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsError",
+    "StorageSettings",
+    "TopicSettings",
+    "UploaderSettings",
+    "WalSettings",
+    "WriterSettings",
+    "load_settings",
+    "load_with_origins",
+    "reference",
+    "to_tree",
+    "to_yaml",
+]

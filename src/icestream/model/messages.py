@@ -45,6 +45,8 @@ _OFFSET_BYTES = 4
 class Encoding(IntEnum):
     """The tag of a frame's body."""
 
+    LOST = 0
+    """Nothing: the messages that stood here were damaged and given up by a repair."""
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
 
@@ -163,11 +165,17 @@ def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
 def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) -> Iterator[pa.RecordBatch]:
     """Frames in offset order, as readers see them: envelope and published columns.
 
-    A large frame becomes a batch of its own without a copy; a run of small ones is joined into one batch.
+    A large frame becomes a batch of its own without a copy; a run of small ones is joined into one batch. Messages that
+    a repair gave up are passed over.
     """
     run: list[Frame] = []
     run_bytes = 0
     for frame in frames:
+        if frame.encoding == Encoding.LOST:
+            if run:
+                yield _join(run, schemas)
+            run, run_bytes = [], 0
+            continue
         joins = run and frame.schema_id == run[-1].schema_id and run_bytes + frame.nbytes <= JOIN_BYTES
         if run and not joins:
             yield _join(run, schemas)

@@ -167,12 +167,12 @@ class TopicReader:
 
     def read(self) -> list[pa.RecordBatch]:
         """What follows, a bounded piece of it; nothing at the durable end."""
-        frames = self._reader.read()
-        if not frames:
-            return []
-        batches = list(self._topic.batches(frames))
-        batches[0] = slice_from(batches[0], self._start)
-        return batches
+        while frames := self._reader.read():
+            batches = list(self._topic.batches(frames))
+            if batches:  # none where everything in these frames was given up by a repair
+                batches[0] = slice_from(batches[0], self._start)
+                return batches
+        return []
 
     def wait(self, timeout: float | None = None) -> bool:
         return self._reader.wait(timeout)

@@ -157,7 +157,7 @@ class Recovery:
             offset for offset in segment_offsets(self._files, self._directory) if not self._pruned(offset, checkpoint)
         ]
         sealed: list[SealedSegment] = []
-        expected_offset, expected_number = checkpoint.start_offset, None
+        expected_offset = checkpoint.start_offset
         for place, offset in enumerate(offsets):
             path = segment_path(self._directory, offset)
             is_last = place == len(offsets) - 1
@@ -169,7 +169,7 @@ class Recovery:
                 return sealed, None
             if header is None or header.base_offset != offset or header.stream_id != stream.stream_id:
                 raise damaged(path, 0, "the segment's header is not that of this log", offset)
-            if offset != expected_offset or header.number != (expected_number or header.number):
+            if offset != expected_offset:
                 raise self._missing(expected_offset, offset)
             footer = read_footer(file)
             if footer is None and is_last:
@@ -180,7 +180,7 @@ class Recovery:
                 raise damaged(path, max(0, file.size() - FOOTER_BYTES), "the segment's footer is lost", offset)
             file.close()
             sealed.append(SealedSegment(header, footer, path))
-            expected_offset, expected_number = footer.end_offset, header.number + 1
+            expected_offset = footer.end_offset
         number = sealed[-1].header.number if sealed else -1
         self._check_reaches(checkpoint, number, expected_offset)
         return sealed, None

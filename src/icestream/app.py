@@ -1,0 +1,133 @@
+"""The broker process: builds the parts, starts them in order, and stops them in reverse."""
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Self
+
+import structlog
+
+from icestream import __version__
+from icestream.config import LogSettings, Settings
+from icestream.server.flight import FlightDoor
+from icestream.server.http import HttpDoor, http_app
+from icestream.server.metrics import BrokerMetrics
+from icestream.storage import IcebergStorage
+
+_log = structlog.get_logger(__name__)
+
+
+class Broker:
+    """Storage and its doors. `start` returns when all doors are open; `stop` when all that was accepted is safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.storage = IcebergStorage(settings)
+        self.metrics = BrokerMetrics(self.storage)
+        self.storage.on_commit = self.metrics.committed
+        self._flight: FlightDoor | None = None
+        self._resources = contextlib.ExitStack()
+        self.doors: dict[str, str] = {}
+        self.ready = False
+
+    def start(self) -> None:
+        server = self.settings.server
+        with contextlib.ExitStack() as resources:
+            resources.enter_context(self.storage)
+            if server.flight_port >= 0:
+                self._flight = FlightDoor(
+                    self.storage, self.metrics, host=server.host, port=server.flight_port, version=__version__
+                )
+                resources.callback(self._close_flight, self._flight)
+                self.doors["flight"] = f"grpc://{server.host}:{self._flight.port}"
+            if server.http_port >= 0:
+                app = http_app(
+                    self.storage,
+                    self.metrics,
+                    version=__version__,
+                    ready=lambda: self.ready,
+                    doors=lambda: self.doors,
+                )
+                http = HttpDoor(app, server.host, server.http_port)
+                http.start()
+                resources.callback(http.stop, server.shutdown_timeout_ms / 1000)
+                self.doors["http"] = http.address
+            self._resources = resources.pop_all()
+        self.ready = True
+
+    def _close_flight(self, door: FlightDoor) -> None:
+        """Let open calls end; those that do not in time are cut by the end of the process."""
+        door.end_streams()
+        closing = threading.Thread(target=door.shutdown, name="flight-shutdown", daemon=True)
+        closing.start()
+        closing.join(self.settings.server.shutdown_timeout_ms / 1000)
+        if closing.is_alive():
+            _log.warning("some clients kept their streams open")
+
+    def stop(self) -> None:
+        self.ready = False
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    configure_logging(settings.log)
+    raise_file_limit()
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    with Broker(settings) as broker:
+        for door, address in broker.doors.items():
+            sys.stdout.write(f"{door:8} {address}\n")
+        sys.stdout.write(f"ready {json.dumps(broker.doors)}\n")
+        sys.stdout.flush()
+        stopping.wait()
+        _log.info("stopping")
+    _log.info("stopped")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A client that keeps its stream open would keep its thread, and the interpreter, waiting for ever.
+    os._exit(0)
+
+
+def configure_logging(settings: LogSettings) -> None:
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if settings.format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+
+
+def raise_file_limit() -> None:
+    """Use as many file descriptors as the system allows: sockets and segments need more than the usual 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,106 @@
+"""What the section classes are made of: the base class, field types, and marks that the reference reads."""
+
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, field_validator
+
+from icestream.config.mask import masked
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+TIB = 1024 * GIB
+
+
+@dataclass(frozen=True)
+class OtherName:
+    """A second name of a field, as a dotted key from the root. Files, environment and flags may use either."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class DefaultText:
+    """How the reference prints a default that depends on other settings."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a field takes, where its type does not say it well enough."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit of a number whose documented name does not carry it."""
+
+    text: str
+
+
+def union_members(annotation: object) -> tuple[object, ...]:
+    """The alternatives of `A | B | None`; a plain type is its own only alternative."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+class BrokenRuleError(ValueError):
+    """A rule between settings is broken; `phrase` follows the name of `key`."""
+
+    def __init__(self, key: str, phrase: str) -> None:
+        super().__init__(f"{key} {phrase}")
+        self.key = key
+        self.phrase = phrase
+
+
+def refuse(key: str, phrase: str) -> NoReturn:
+    """Fail validation because of `key`, which is relative to the section that checks."""
+    raise BrokenRuleError(key, phrase)
+
+
+def plain_input(annotation: object, value: object) -> object:
+    """Empty text unsets an optional value, and `true` is not the number 1."""
+    members = union_members(annotation)
+    if value == "" and type(None) in members:
+        return None
+    if isinstance(value, bool) and bool not in members and (int in members or float in members):
+        raise ValueError("a number is needed")
+    return value
+
+
+class Section(BaseModel):
+    """A part of the tree: immutable, without unknown keys, and silent about secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_input(cls, value: object, info: ValidationInfo) -> object:
+        return plain_input(cls.model_fields[str(info.field_name)].annotation, value)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            yield name, value if isinstance(value, BaseModel) else masked(value)
+
+
+def _usable_path(value: object) -> object:
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise ValueError("a path is needed")
+    return value
+
+
+def _expand_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError("the home directory is not known") from error
+
+
+LocalPath = Annotated[Path, BeforeValidator(_usable_path), AfterValidator(_expand_home)]
+Secret = SecretStr | None

@@ -1,0 +1,112 @@
+"""Lays the layers over each other: defaults, then the file, then the environment, then flags."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from icestream.config.errors import Problem, SettingsError
+from icestream.config.fields import BrokenRuleError
+from icestream.config.layers import Given, Layer, environment_layer, file_layer, flag_layer
+from icestream.config.mask import MASK, masked
+from icestream.config.settings import Settings
+from icestream.config.tree import Keys, Leaf, leaves
+from icestream.config.yaml_source import read_yaml
+
+_MAX_SHOWN = 120
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings, and for each key that is not at its default the place where it was given."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load_settings(
+    path: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The effective settings.
+
+    `path` is a YAML file or none, `overrides` are flags by dotted key (`{"server.flight_port": 0}`; None is a flag that
+    was not given), `environ` is the process's environment unless given. Raises SettingsError with every problem found.
+    """
+    return load_with_origins(path, overrides, environ).settings
+
+
+def load_with_origins(
+    path: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """As `load_settings`, with the origin of each value."""
+    variables = os.environ if environ is None else environ
+    layers = [
+        file_layer(read_yaml(path, variables)) if path else Layer(),
+        environment_layer(variables),
+        flag_layer(overrides or {}),
+    ]
+    given: dict[Keys, Given] = {}
+    for layer in layers:
+        given |= layer.given
+    problems = [problem for layer in layers for problem in layer.problems]
+    try:
+        settings = Settings(**_nested(given))
+    except ValidationError as error:
+        raise SettingsError([*problems, *_problems(error, given, fields_only=bool(problems))]) from None
+    if problems:
+        raise SettingsError(problems)
+    return Loaded(settings, {value.leaf.key: value.place for value in given.values()})
+
+
+def _nested(given: Mapping[Keys, Given]) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for path, value in given.items():
+        level = root
+        for name in path[:-1]:
+            level = level.setdefault(name, {})
+        level[path[-1]] = value.value
+    return root
+
+
+def _problems(error: ValidationError, given: Mapping[Keys, Given], *, fields_only: bool) -> list[Problem]:
+    """One sentence a setting. Rules between settings are left out while some could not be read (`fields_only`)."""
+    by_path = {leaf.path: leaf for leaf in leaves()}
+    found: dict[Keys, Problem] = {}
+    for detail in error.errors(include_url=False, include_input=False):
+        location = tuple(str(part) for part in detail["loc"])
+        refusal = detail.get("ctx", {}).get("error")
+        if isinstance(refusal, BrokenRuleError):
+            path = (*location, *refusal.key.split("."))
+            if not fields_only:
+                found.setdefault(path, _rule_problem(by_path[path], given.get(path), refusal.phrase))
+        else:
+            leaf = next(by_path[location[:end]] for end in range(len(location), 0, -1) if location[:end] in by_path)
+            found[leaf.path] = _value_problem(leaf, given[leaf.path])
+    return list(found.values())
+
+
+def _rule_problem(leaf: Leaf, given: Given | None, phrase: str) -> Problem:
+    if given is None:
+        return Problem(leaf.key, "default", f"{leaf.key} {phrase}")
+    return Problem(given.key, given.place, f"{given.key} ({given.place}) is {_shown(leaf, given.value)} and {phrase}")
+
+
+def _value_problem(leaf: Leaf, given: Given) -> Problem:
+    shown = _shown(leaf, given.value)
+    return Problem(given.key, given.place, f"{given.key} ({given.place}) is {shown}; it takes {leaf.allowed}")
+
+
+def _shown(leaf: Leaf, value: object) -> str:
+    if value is None:
+        return "null"
+    if leaf.secret or (leaf.mapping and not isinstance(value, Mapping)):
+        return MASK
+    text = str(value).lower() if isinstance(value, bool) else repr(masked(value))
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

@@ -1,0 +1,135 @@
+"""The root of the tree, and the defaults that depend on other settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from icestream.config.cloud import CloudSettings, UploaderSettings
+from icestream.config.fields import LocalPath, Section, refuse, union_members
+from icestream.config.metadata import MetadataSettings
+from icestream.config.server import LogSettings, ServerSettings, TopicSettings
+from icestream.config.table import (
+    CatalogSettings,
+    ObjectStoreSettings,
+    ReaderSettings,
+    StorageSettings,
+    WriterSettings,
+)
+from icestream.config.wal import WalSettings
+
+DEFAULT_DATA_DIR = Path("icestream-data")
+_BUCKET_SCHEMES = {"s3": "s3", "gcs": "gs"}
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, immutable.
+
+    `Settings()` is the embedded defaults and `Settings(data_dir=...)` moves all of them: neither reads a file or the
+    environment. `load_settings` does.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        case_sensitive=True,
+        env_prefix="ICESTREAM_",
+        env_nested_delimiter="__",
+    )
+
+    data_dir: LocalPath = Field(
+        default=DEFAULT_DATA_DIR, description="Directory for everything that no other setting puts elsewhere."
+    )
+    server: ServerSettings = Field(default=ServerSettings(), description="Doors and limits.")
+    topics: TopicSettings = Field(default=TopicSettings(), description="What a topic gets by default.")
+    wal: WalSettings = Field(default=WalSettings(), description="The write-ahead log.")
+    metadata: MetadataSettings = Field(default=MetadataSettings(), description="The metadata store.")
+    storage: StorageSettings = Field(default=StorageSettings(), description="The kind of storage.")
+    catalog: CatalogSettings = Field(default=CatalogSettings(), description="The Iceberg catalog.")
+    object_store: ObjectStoreSettings = Field(default=ObjectStoreSettings(), description="The tables' files.")
+    writer: WriterSettings = Field(default=WriterSettings(), description="When messages become snapshots.")
+    reader: ReaderSettings = Field(default=ReaderSettings(), description="How tables are read.")
+    uploader: UploaderSettings = Field(default=UploaderSettings(), description="Shipping the log to cloud objects.")
+    cloud: CloudSettings = Field(default=CloudSettings(), description="The store for cloud objects.")
+    log: LogSettings = Field(default=LogSettings(), description="Logging.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_others: PydanticBaseSettingsSource,
+        **_named: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what the caller gives: `load_settings` lays the layers over each other and knows their origins."""
+        del settings_cls
+        return (init_settings,)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_data_dir(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Put what has no place of its own into `data_dir`."""
+        given = values.get("data_dir", DEFAULT_DATA_DIR)
+        try:
+            data_dir = TypeAdapter(LocalPath).validate_python(given)
+        except ValidationError:
+            return values  # the field's own check will say so
+        filled = dict(values)
+        _fill(filled, "wal", WalSettings, dir=data_dir / "wal")
+        _fill(filled, "metadata", MetadataSettings, sqlite_path=data_dir / "metadata.db")
+        catalog = _given(filled, "catalog", "type", "sql")
+        if catalog == "sql":
+            _fill(filled, "catalog", CatalogSettings, uri=f"sqlite:///{data_dir / 'catalog.db'}")
+        if catalog in ("sql", "memory"):
+            _fill(filled, "catalog", CatalogSettings, warehouse=_default_warehouse(filled, data_dir))
+        return filled
+
+    @model_validator(mode="after")
+    def _tables_have_a_place(self) -> Self:
+        if self.catalog.type in ("sql", "memory") and self.catalog.warehouse is None:
+            refuse(
+                "catalog.warehouse",
+                f"must be set when catalog.type is {self.catalog.type}, object_store.type is {self.object_store.type} "
+                "and no bucket says where tables go",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _uploads_have_a_target(self) -> Self:
+        if self.uploader.enabled and self.cloud.backend is None:
+            refuse("uploader.enabled", "cannot be true while cloud.backend is unset: say where to upload")
+        return self
+
+
+def _given(values: Mapping[str, Any], section: str, name: str, default: object) -> object:
+    """A field of a section that may be absent, a mapping or an instance already."""
+    found = values.get(section)
+    if isinstance(found, Section):
+        return getattr(found, name)
+    return found.get(name, default) if isinstance(found, Mapping) else default
+
+
+def _fill(values: dict[str, Any], section: str, kind: type[Section], **defaults: object) -> None:
+    """Set fields of a section that nobody set. An optional field set to nothing is not set either."""
+    found = values.get(section, {})
+    for name, default in defaults.items():
+        nothing = (None, "") if type(None) in union_members(kind.model_fields[name].annotation) else ()
+        if isinstance(found, kind):
+            if name not in found.model_fields_set or getattr(found, name) in nothing:
+                found = found.model_copy(update={name: default})
+        elif isinstance(found, Mapping) and (name not in found or found[name] in nothing):
+            found = {**found, name: default}
+    values[section] = found
+
+
+def _default_warehouse(values: Mapping[str, Any], data_dir: Path) -> str | None:
+    store = _given(values, "object_store", "type", "fs")
+    bucket = _given(values, "object_store", "bucket", None)
+    if store in ("fs", "local"):
+        return str(data_dir / "warehouse")
+    scheme = _BUCKET_SCHEMES.get(str(store))
+    return f"{scheme}://{bucket}" if scheme and bucket else None

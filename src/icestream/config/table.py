@@ -1,0 +1,106 @@
+"""The Iceberg side: catalog, warehouse storage, what the pipeline writes and how tables are read."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from icestream.config.fields import GIB, KIB, MIB, DefaultText, LocalPath, Secret, Section, Unit, refuse
+
+
+def _store_type(value: object) -> object:
+    return "fs" if value == "local" else value
+
+
+class StorageSettings(Section):
+    """The kind of storage behind topics. Used by the storage facade."""
+
+    type: Literal["iceberg"] = Field(
+        default="iceberg", description="Topics are Iceberg tables; there is no other kind."
+    )
+
+
+class CatalogSettings(Section):
+    """The Iceberg catalog that holds the tables. Used by tables and the pipeline."""
+
+    type: Literal["sql", "rest", "glue", "memory"] = Field(default="sql", description="Kind of catalog.")
+    name: str = Field(default="icestream", min_length=1, description="The catalog's name, as engines see it.")
+    uri: Annotated[str | None, DefaultText("`sqlite:///{data_dir}/catalog.db` for type `sql`, else none")] = Field(
+        default=None, description="Where the catalog is: a database URI for `sql`, the server's URL for `rest`."
+    )
+    warehouse: Annotated[
+        str | None,
+        DefaultText("for types `sql` and `memory` `{data_dir}/warehouse`, or the object store's bucket; else none"),
+    ] = Field(
+        default=None, description="Where tables are put: a directory, a URI, or the name a REST catalog knows it by."
+    )
+    properties: dict[str, str] = Field(
+        default={},
+        description="More properties for the catalog library, such as `s3.endpoint`; they win over what is derived.",
+    )
+
+    @model_validator(mode="after")
+    def _rest_has_uri(self) -> Self:
+        if self.type == "rest" and self.uri is None:
+            refuse("uri", "must be set when catalog.type is rest")
+        return self
+
+
+class ObjectStoreSettings(Section):
+    """The object store that holds the tables' files. Used by tables and the pipeline."""
+
+    type: Annotated[Literal["fs", "s3", "gcs", "azblob", "memory"], BeforeValidator(_store_type)] = Field(
+        default="fs", description="Kind of store; `local` is another name of `fs`."
+    )
+    bucket: str | None = Field(default=None, description="Bucket, or container for `azblob`.")
+    region: str | None = Field(default=None, description="Region of the bucket.")
+    endpoint: str | None = Field(default=None, description="URL of the service, for MinIO and other compatible stores.")
+    path_style: bool = Field(default=False, description="Address buckets by path instead of host name, as MinIO needs.")
+    access_key: Secret = Field(
+        default=None, description="Access key of `s3`; unset, the environment's credentials are used."
+    )
+    secret_key: Secret = Field(default=None, description="Secret key of `s3`.")
+    session_token: Secret = Field(default=None, description="Session token of temporary `s3` credentials.")
+    credentials_path: LocalPath | None = Field(default=None, description="File with the service account of `gcs`.")
+    account_name: str | None = Field(default=None, description="Account of `azblob`.")
+    account_key: Secret = Field(default=None, description="Key of the `azblob` account.")
+
+    @model_validator(mode="after")
+    def _both_keys(self) -> Self:
+        if (self.access_key is None) != (self.secret_key is None):
+            missing = "access_key" if self.access_key is None else "secret_key"
+            refuse(missing, "must be set too: object_store.access_key and object_store.secret_key belong together")
+        return self
+
+
+class WriterSettings(Section):
+    """When waiting messages become a table snapshot. Used by the pipeline."""
+
+    batch_size: Annotated[int, Unit("messages")] = Field(
+        default=100_000,
+        ge=1,
+        le=1_000_000_000,
+        description="A topic with this many waiting messages is written at once.",
+    )
+    flush_interval_ms: int = Field(
+        default=5_000,
+        ge=1,
+        le=86_400_000,
+        description="Waiting messages are written after this time, however few they are.",
+    )
+    max_memory_bytes: int = Field(
+        default=128 * MIB, ge=64 * KIB, le=64 * GIB, description="Most message bytes that one write task holds."
+    )
+
+
+class ReaderSettings(Section):
+    """How tables are followed and replayed. Used by readers."""
+
+    poll_interval_ms: int = Field(
+        default=1_000, ge=1, le=3_600_000, description="How often the table is asked for a new snapshot."
+    )
+    max_concurrent_reads: Annotated[int, Unit("files")] = Field(
+        default=10, ge=1, le=1_024, description="Most data files that one reader reads at once."
+    )
+    prefetch_size: Annotated[int, Unit("batches")] = Field(
+        default=5, ge=1, le=10_000, description="Most decoded batches that one reader keeps ready."
+    )

@@ -1,0 +1,104 @@
+"""The write-ahead log: where it lies, when it syncs, how its files turn over, what memory it may use."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, LocalPath, OtherName, Section, Unit
+
+_HOURS_MAX = 24 * 3660
+_MINUTES_MAX = 60 * _HOURS_MAX
+
+
+def _sync_mode(value: object) -> object:
+    return "interval" if value == "periodic" else value
+
+
+class FileSyncSettings(Section):
+    """How writes are gathered and synced. Used by the log."""
+
+    interval_ms: int = Field(
+        default=1_000,
+        ge=1,
+        le=3_600_000,
+        description="How often sync mode `interval` syncs, and how often the durable end is checkpointed.",
+    )
+    max_batch_bytes: int = Field(
+        default=10 * MIB,
+        ge=4 * KIB,
+        le=GIB,
+        description="Most bytes that one group commit writes; a single larger batch is written alone.",
+    )
+
+
+class RotationSettings(Section):
+    """When a segment is closed and the next begun, besides `wal.max_file_size`. Used by the log."""
+
+    max_hours: float | None = Field(
+        default=None, gt=0, le=_HOURS_MAX, description="Age at which a segment is closed; unset, only size closes it."
+    )
+
+
+class RetentionSettings(Section):
+    """When local segments may go, once the table or the cloud is confirmed to have them. Used by the log."""
+
+    time_minutes: int | None = Field(
+        default=None, ge=1, le=_MINUTES_MAX, description="Delete segments older than this; unset, age does not matter."
+    )
+    size_mb: int | None = Field(
+        default=None, ge=1, le=1024 * 1024 * 1024, description="Delete the oldest segments of a topic beyond this size."
+    )
+    check_interval_minutes: int = Field(default=5, ge=1, le=_MINUTES_MAX, description="How often retention looks.")
+
+
+class WalSettings(Section):
+    """The write-ahead log of each topic. Used by the log."""
+
+    dir: Annotated[LocalPath, OtherName("wal.base_path"), DefaultText("{data_dir}/wal")] = Field(
+        default=Path("icestream-data/wal"), description="Directory of the logs; each topic has its own directory in it."
+    )
+    file_name: str = Field(
+        default="wal.log",
+        min_length=1,
+        description="Accepted and without effect: segments are named by their first offset.",
+    )
+    max_file_size: Annotated[int, Unit("bytes"), OtherName("wal.rotation.max_bytes")] = Field(
+        default=64 * MIB, ge=4 * KIB, le=8 * GIB, description="Size at which a segment is closed and the next begun."
+    )
+    sync_mode: Annotated[Literal["always", "interval", "os"], BeforeValidator(_sync_mode)] = Field(
+        default="always",
+        description="`always` syncs before each acknowledgement. `interval` syncs every `wal.file_sync.interval_ms` "
+        "and acknowledges before it, so a power cut can lose that much; `os` leaves it to the operating system. "
+        "`periodic` is another name of `interval`.",
+    )
+    cache_capacity: Annotated[int, Unit("messages a topic")] = Field(
+        default=1_000_000, ge=1, le=1_000_000_000, description="Most messages of one topic in the ordered cache."
+    )
+    cache_max_bytes: int = Field(
+        default=256 * MIB, ge=1, le=TIB, description="Most bytes in the ordered cache, all topics together."
+    )
+    file_sync: FileSyncSettings = Field(default=FileSyncSettings(), description="How writes are gathered and synced.")
+    rotation: RotationSettings = Field(default=RotationSettings(), description="When a segment is closed.")
+    retention: RetentionSettings = Field(default=RetentionSettings(), description="When local segments may go.")
+    index_interval_bytes: int = Field(
+        default=64 * KIB, ge=256, le=GIB, description="One entry of a segment's sparse index covers about this much."
+    )
+    preallocate_bytes: int = Field(
+        default=4 * MIB,
+        ge=0,
+        le=GIB,
+        description="The active segment grows ahead of the writer in steps of at most this; 0 is off.",
+    )
+    max_open_files: Annotated[int, Unit("files")] = Field(
+        default=1_024, ge=16, le=1_000_000, description="Most segments held open, all topics together."
+    )
+    max_producers: Annotated[int, Unit("producers a topic")] = Field(
+        default=10_000,
+        ge=1,
+        le=10_000_000,
+        description="Most producers remembered for de-duplication; the longest silent one goes.",
+    )
+    commit_threads: Annotated[int, Unit("threads")] = Field(
+        default=8, ge=1, le=256, description="Threads that commit pipelined publishes."
+    )

@@ -1,0 +1,110 @@
+"""The administrative actions of the native door: a JSON object in, a JSON object out."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, NamedTuple, TypeAlias
+
+from icestream.model.errors import InvalidRequestError
+from icestream.model.names import TopicName, check_producer
+from icestream.server.requests import parse_object, take
+from icestream.storage import IcebergStorage
+from icestream.storage.record import decode_schema, encode_schema
+
+Fields: TypeAlias = dict[str, Any]
+_CHANGEABLE = frozenset({"ack", "retention_minutes", "retention_mb"})
+
+
+class _Action(NamedTuple):
+    run: Callable[[Fields], Fields]
+    fields: frozenset[str]
+    text: str
+
+
+class Actions:
+    def __init__(self, storage: IcebergStorage, version: str) -> None:
+        self._storage = storage
+        self._version = version
+        topic = frozenset({"topic"})
+        self._actions = {
+            "create_topic": _Action(
+                self._create_topic, _CHANGEABLE | {"topic", "schema", "if_not_exists"}, "Make a topic"
+            ),
+            "list_topics": _Action(self._list_topics, frozenset({"prefix"}), "The topics' descriptions"),
+            "describe_topic": _Action(self._describe_topic, topic, "One topic's description"),
+            "update_topic": _Action(self._update_topic, _CHANGEABLE | topic, "Change a topic"),
+            "delete_topic": _Action(self._delete_topic, topic, "Delete a topic and its messages"),
+            "open_producer": _Action(
+                self._open_producer, frozenset({"topic", "producer", "schema"}), "Where a producer goes on"
+            ),
+            "stats": _Action(self._stats, topic, "Figures of topics and broker"),
+            "ping": _Action(self._ping, frozenset(), "The broker's version"),
+        }
+
+    def descriptions(self) -> list[tuple[str, str]]:
+        return [(name, action.text) for name, action in self._actions.items()]
+
+    def run(self, name: str, body: bytes) -> Fields:
+        action = self._actions.get(name)
+        if action is None:
+            raise InvalidRequestError(f"there is no action {name!r:.80}", remedy=f"use {', '.join(self._actions)}")
+        return action.run(parse_object(body, operation=name, allowed=action.fields))
+
+    def _create_topic(self, fields: Fields) -> Fields:
+        schema = take(fields, "schema", str, operation="create_topic")
+        return self._storage.topics.create(
+            _topic_name(fields),
+            ack=take(fields, "ack", str, operation="create_topic", default=self._storage.settings.topics.default_ack),
+            schema=decode_schema(schema) if schema is not None else None,
+            retention_minutes=fields.get("retention_minutes"),
+            retention_mb=fields.get("retention_mb"),
+            if_not_exists=take(fields, "if_not_exists", bool, operation="create_topic", default=False),
+        ).describe()
+
+    def _list_topics(self, fields: Fields) -> Fields:
+        prefix = take(fields, "prefix", str, operation="list_topics", default="")
+        return {"topics": [topic.describe() for topic in self._storage.topics.find(prefix)]}
+
+    def _describe_topic(self, fields: Fields) -> Fields:
+        return self._storage.topic(_topic_name(fields)).describe()
+
+    def _update_topic(self, fields: Fields) -> Fields:
+        changes = {name: fields[name] for name in _CHANGEABLE & fields.keys()}
+        return self._storage.topics.update(_topic_name(fields), changes).describe()
+
+    def _delete_topic(self, fields: Fields) -> Fields:
+        self._storage.topics.delete(_topic_name(fields))
+        return {}
+
+    def _open_producer(self, fields: Fields) -> Fields:
+        schema = take(fields, "schema", str, operation="open_producer")
+        topic = self._storage.topic(
+            _topic_name(fields), create=True, schema=decode_schema(schema) if schema is not None else None
+        )
+        producer = check_producer(take(fields, "producer", str, operation="open_producer", required=True))
+        server = self._storage.settings.server
+        return {
+            "next_sequence": topic.log.next_sequence(producer),
+            "schema": encode_schema(topic.body_schema),
+            "max_message_bytes": server.max_message_bytes,
+            "max_batch_bytes": server.max_batch_bytes,
+        }
+
+    def _stats(self, fields: Fields) -> Fields:
+        storage = self._storage
+        return {
+            "topics": [asdict(stats) for stats in storage.stats(take(fields, "topic", str, operation="stats"))],
+            "broker": {
+                "version": self._version,
+                "topics": len(storage.topics),
+                "cache_bytes": storage.cache.nbytes,
+                "open_files": storage.files.open_count,
+                "in_flight_bytes": storage.budget.used_bytes,
+            },
+        }
+
+    def _ping(self, _: Fields) -> Fields:
+        return {"version": self._version}
+
+
+def _topic_name(fields: Fields) -> TopicName:
+    return TopicName.parse(take(fields, "topic", str, operation="topic", required=True))

@@ -1,0 +1,130 @@
+"""The native door: Arrow Flight, as `docs/protocol.md` describes it."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from icestream.model.errors import InvalidRequestError, OverloadedError, UnavailableError
+from icestream.model.offsets import StartPosition
+from icestream.server.actions import Actions
+from icestream.server.flight_errors import flight_errors
+from icestream.server.metrics import BrokerMetrics
+from icestream.server.publish_stream import PublishStream
+from icestream.server.requests import parse_object, take
+from icestream.storage import IcebergStorage, Topic
+
+_TICKET_FIELDS = frozenset({"topic", "start", "end", "follow", "max_messages"})
+_DOOR = "flight"
+
+
+class FlightDoor(flight.FlightServerBase):
+    """Listens from the moment it is made."""
+
+    def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics, *, host: str, port: int, version: str) -> None:
+        self._storage = storage
+        self._metrics = metrics
+        self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
+        self._stopping = threading.Event()
+        self._actions = Actions(storage, version)
+        super().__init__(f"grpc://{host}:{port}")
+
+    # Streams
+
+    def do_put(
+        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        with flight_errors("publish"), self._stream():
+            if list(descriptor.path or []) != [b"publish"]:
+                raise InvalidRequestError('the descriptor\'s path must be ["publish"]', operation="publish")
+            stream = PublishStream(self._storage, writer, self._metrics)
+            try:
+                for chunk in reader:
+                    if self._stopping.is_set():
+                        raise UnavailableError("the broker is stopping", operation="publish", remedy="connect again")
+                    if chunk.data is not None:
+                        metadata = chunk.app_metadata
+                        stream.receive(chunk.data, metadata.to_pybytes() if metadata is not None else b"")
+            finally:
+                stream.finish()
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with flight_errors("read"):
+            fields = parse_object(ticket.ticket, operation="read", allowed=_TICKET_FIELDS)
+            topic = self._storage.topic(take(fields, "topic", str, operation="read", required=True))
+            batches = topic.read(
+                StartPosition.from_json(fields.get("start")),
+                end=take(fields, "end", int, operation="read"),
+                follow=take(fields, "follow", bool, operation="read", default=False),
+                max_messages=take(fields, "max_messages", int, operation="read"),
+                cancelled=lambda: self._stopping.is_set() or context.is_cancelled(),
+            )
+            return flight.GeneratorStream(topic.stream_schema, self._deliver(batches))
+
+    def _deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with flight_errors("read"), self._stream():
+            for batch in batches:
+                yield batch
+                self._metrics.delivered(batch.num_rows, batch.nbytes)
+            if self._stopping.is_set():
+                raise UnavailableError("the broker is stopping", operation="read", remedy="connect again")
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[None]:
+        """Count a stream that is open; one too many is refused."""
+        if not self._streams.acquire(blocking=False):
+            raise OverloadedError(
+                f"{self._storage.settings.server.max_connections} streams are open already",
+                operation="connect",
+                remedy="close some or raise server.max_connections",
+            )
+        try:
+            with self._metrics.open_stream(_DOOR):
+                yield
+        finally:
+            self._streams.release()
+
+    # Discovery, for generic Flight tools
+
+    def list_flights(self, _context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with flight_errors("list"):
+            for topic in self._storage.topics.find(criteria.decode(errors="replace") if criteria else ""):
+                yield self._flight_info(topic)
+
+    def get_flight_info(
+        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        with flight_errors("describe"):
+            path = "/".join(part.decode(errors="replace") for part in descriptor.path or [])
+            return self._flight_info(self._storage.topic(path))
+
+    def _flight_info(self, topic: Topic) -> flight.FlightInfo:
+        log = topic.log
+        ticket = flight.Ticket(json.dumps({"topic": str(topic.name)}))
+        return flight.FlightInfo(
+            topic.stream_schema,
+            flight.FlightDescriptor.for_path(*topic.name),
+            [flight.FlightEndpoint(ticket, [])],
+            log.durable_end - log.start_offset,
+            log.nbytes,
+        )
+
+    # Administration
+
+    def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        return self._actions.descriptions()
+
+    def do_action(self, _context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        with flight_errors(action.type):
+            body = action.body.to_pybytes() if action.body is not None else b""
+            return [flight.Result(pa.py_buffer(json.dumps(self._actions.run(action.type, body)).encode()))]
+
+    # Stopping
+
+    def end_streams(self) -> None:
+        """Have open reads end, and open publishes end at their next batch."""
+        self._stopping.set()

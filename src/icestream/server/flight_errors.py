@@ -1,0 +1,36 @@
+"""icestream's errors as Flight statuses: the error object travels as the status' extra information."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import structlog
+from pyarrow import flight
+
+from icestream.model.errors import IcestreamError
+
+_MAX_TEXT = 1000  # statuses travel in HTTP/2 headers, which are small
+_log = structlog.get_logger(__name__)
+
+
+def to_flight_error(error: IcestreamError) -> flight.FlightError:
+    fields = error.to_dict()
+    for name in ("message", "place", "remedy"):
+        fields[name] = fields[name][:_MAX_TEXT]
+    kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
+    return kind(str(error)[:_MAX_TEXT], json.dumps(fields).encode())
+
+
+@contextlib.contextmanager
+def flight_errors(operation: str) -> Iterator[None]:
+    """Turn what goes wrong inside into a Flight status; a fault of icestream's own is logged with its trace."""
+    try:
+        yield
+    except IcestreamError as error:
+        raise to_flight_error(error) from error
+    except (flight.FlightError, pa.ArrowInvalid):
+        raise
+    except Exception as error:
+        _log.exception("a call failed", operation=operation)
+        raise to_flight_error(IcestreamError(f"internal error: {error!r}", operation=operation)) from error

@@ -1,0 +1,231 @@
+"""Looking into a log's directory without changing it: every byte is read and checked, whatever state it is in."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from icestream.model.errors import DamagedError, InvalidRequestError
+from icestream.wal.files import File, Files
+from icestream.wal.frame import ALIGNMENT, MAGIC, Complete
+from icestream.wal.index import SparseIndex
+from icestream.wal.recovery import TORN_DIRECTORY
+from icestream.wal.segment import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    Scan,
+    decode_header,
+    read_footer,
+    segment_offsets,
+    segment_path,
+)
+from icestream.wal.stream import CHECKPOINT_FILE, STREAM_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
+
+_SEARCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    file: str
+    position: int
+    reason: str
+    first_offset: int | None = None
+    end_offset: int | None = None
+
+
+@dataclass
+class SegmentReport:
+    file: str
+    base_offset: int
+    end_offset: int
+    number: int | None
+    nbytes: int
+    frames: int = 0
+    messages: int = 0
+    sealed: bool = False
+    first_time_us: int | None = None
+    last_time_us: int | None = None
+    index: str = "none"
+    reserved_bytes: int = 0
+
+
+@dataclass
+class Report:
+    directory: str
+    topic: str | None = None
+    stream_id: str | None = None
+    epoch: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+    checkpoint: dict[str, Any] | None = None
+    segments: list[SegmentReport] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    torn_tail_bytes: int = 0
+    torn_copies: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Piece(NamedTuple):
+    """A sound frame, or (`complete` is None) bytes that are not one."""
+
+    position: int
+    end: int
+    complete: Complete | None
+    reason: str = ""
+
+
+def walk(file: File, limit: int) -> Iterator[Piece]:
+    """All of a segment's frames up to `limit`, and what stands between them: after damage the next frame is sought."""
+    position = HEADER_BYTES
+    while position < limit:
+        scan = Scan(file, position, limit)
+        for found, complete in scan:
+            yield Piece(found, scan.position, complete)
+        if scan.stop is None:
+            return
+        position = find_frame(file, scan.position + ALIGNMENT, limit)
+        yield Piece(scan.position, position, None, reason=str(getattr(scan.stop, "reason", "the file ends in a frame")))
+
+
+def find_frame(file: File, position: int, limit: int) -> int:
+    """Where the next sound frame begins, or `limit`."""
+    while position < limit:
+        data = file.read(min(_SEARCH_BYTES, limit - position), position)
+        place = data.find(MAGIC)
+        while place >= 0:
+            candidate = position + place
+            if candidate % ALIGNMENT == 0:
+                for _, _complete in Scan(file, candidate, limit, one_read=True):
+                    return candidate
+            place = data.find(MAGIC, place + 1)
+        position += max(len(data) - len(MAGIC) + 1, 1) if position + len(data) < limit else len(data) or limit
+    return limit
+
+
+def read_stream(files: Files, directory: Path) -> StreamInfo | Problem:
+    try:
+        return load_stream(files, directory)
+    except FileNotFoundError:
+        return Problem(str(directory / STREAM_FILE), 0, "missing")
+    except DamagedError as error:
+        return Problem(str(directory / STREAM_FILE), 0, error.message)
+
+
+def read_checkpoint(files: Files, directory: Path) -> Checkpoint | Problem:
+    try:
+        return load_checkpoint(files, directory)
+    except FileNotFoundError:
+        return Problem(str(directory / CHECKPOINT_FILE), 0, "missing")
+    except DamagedError as error:
+        return Problem(str(directory / CHECKPOINT_FILE), 0, error.message)
+
+
+def inspect_directory(files: Files, directory: Path) -> Report:
+    """Read a whole log. Nothing is changed, also not what recovery would."""
+    report = Report(str(directory))
+    offsets = segment_offsets(files, directory)
+    if not offsets and not files.exists(directory / STREAM_FILE):
+        raise InvalidRequestError("this is not the directory of a log", operation="inspect", place=str(directory))
+    stream = read_stream(files, directory)
+    if isinstance(stream, Problem):
+        report.problems.append(stream)
+    else:
+        report.topic, report.stream_id, report.epoch = stream.topic, str(stream.stream_id), stream.epoch
+    found = read_checkpoint(files, directory)
+    checkpoint = found if isinstance(found, Checkpoint) else None
+    if isinstance(found, Problem):
+        report.problems.append(found)
+    else:
+        report.checkpoint = asdict(found)
+    expected = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
+    report.start_offset = expected
+    for place, base_offset in enumerate(offsets):
+        is_last = place == len(offsets) - 1
+        if base_offset != expected:
+            path = segment_path(directory, expected)
+            report.problems.append(Problem(str(path), 0, "a segment is missing", expected, base_offset))
+        segment = _inspect_segment(files, directory, base_offset, report, is_last=is_last, checkpoint=checkpoint)
+        report.segments.append(segment)
+        expected = segment.end_offset
+    report.end_offset = expected
+    if checkpoint is not None and expected < checkpoint.durable_end:
+        report.problems.append(Problem(str(directory), 0, "the log ends too early", expected, checkpoint.durable_end))
+    report.torn_copies = files.names(directory / TORN_DIRECTORY)
+    return report
+
+
+def _inspect_segment(
+    files: Files, directory: Path, base_offset: int, report: Report, *, is_last: bool, checkpoint: Checkpoint | None
+) -> SegmentReport:
+    path = segment_path(directory, base_offset)
+    file = files.open(path)
+    try:
+        size, footer, header = file.size(), read_footer(file), decode_header(file.read(HEADER_BYTES, 0))
+        segment = SegmentReport(path.name, base_offset, base_offset, header.number if header else None, size)
+        if header is None:
+            report.problems.append(Problem(str(path), 0, "the segment's header is damaged", base_offset))
+        if footer is None and not is_last:
+            report.problems.append(Problem(str(path), size - FOOTER_BYTES, "the footer is missing", base_offset))
+        segment.sealed = footer is not None
+        limit = footer.position if footer is not None else size
+        durable = limit if not is_last or footer is not None else _durable_position(checkpoint, segment)
+        _inspect_frames(file, segment, report, path, limit, durable)
+        if footer is not None and footer.end_offset != segment.end_offset:
+            report.problems.append(
+                Problem(str(path), footer.position, "frames are missing", segment.end_offset, footer.end_offset)
+            )
+        if footer is not None:
+            index = SparseIndex.load(files, segment_path(directory, base_offset, INDEX_SUFFIX))
+            segment.index = (
+                f"{len(index)} entries" if index is not None else "missing or damaged (made anew when needed)"
+            )
+        return segment
+    finally:
+        file.close()
+
+
+def _durable_position(checkpoint: Checkpoint | None, segment: SegmentReport) -> int:
+    known = checkpoint is not None and checkpoint.segment_number == segment.number
+    return checkpoint.position if checkpoint is not None and known else HEADER_BYTES
+
+
+def _inspect_frames(file: File, segment: SegmentReport, report: Report, path: Path, limit: int, durable: int) -> None:
+    """Count the frames, and tell lost bytes from a torn tail and from room that is only reserved."""
+    doubtful: list[Piece] = []
+    for piece in walk(file, limit):
+        if piece.complete is None:
+            doubtful.append(piece)
+            continue
+        frame, vouched = piece.complete.frame, max(durable, piece.complete.synced_position)
+        if frame.base_offset != segment.end_offset or any(lost.position < vouched for lost in doubtful):
+            reason = doubtful[0].reason if doubtful else "a frame does not follow on the one before"
+            position = doubtful[0].position if doubtful else piece.position
+            report.problems.append(Problem(str(path), position, reason, segment.end_offset, frame.base_offset))
+            doubtful.clear()
+        segment.frames += 1
+        segment.messages += frame.message_count
+        segment.end_offset = frame.end_offset
+        segment.first_time_us = segment.first_time_us or frame.publish_time_us
+        segment.last_time_us = frame.publish_time_us
+    for piece in doubtful:
+        content = _content_bytes(file, piece.position, limit)
+        if piece.position < durable:
+            report.problems.append(Problem(str(path), piece.position, piece.reason, segment.end_offset))
+        elif content:
+            report.torn_tail_bytes += content
+        segment.reserved_bytes = limit - piece.position - content
+        break
+
+
+def _content_bytes(file: File, position: int, limit: int) -> int:
+    """How many bytes from `position` on there are before nothing but zeros follows."""
+    content, start = 0, position
+    while position < limit:
+        data = file.read(min(_SEARCH_BYTES, limit - position), position)
+        if found := len(data.rstrip(b"\0")):
+            content = position + found - start
+        position += len(data) or limit
+    return content

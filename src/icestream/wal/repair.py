@@ -1,0 +1,259 @@
+"""Mending a damaged log, on request only.
+
+What can be derived is made anew: checkpoint, identity, indexes, producers' state. Frames that are damaged or missing
+cannot be brought back; giving them up puts a *lost* frame in their place, which holds nothing but the number of
+messages that stood there. So every other message keeps its offset, lost offsets are never used again, and readers pass
+over them.
+
+For each segment that is not as it should be:
+
+1. write it anew beside its place, sealed and durable;
+2. move the old file to `torn/`, the new one to its place.
+
+At the end `stream.json` and `checkpoint.json` are written. A crash in between leaves a log that is still damaged and
+can be repaired again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from icestream.model.errors import InvalidRequestError
+from icestream.model.frames import Frame
+from icestream.model.messages import Encoding
+from icestream.wal.files import Files
+from icestream.wal.frame import encode, prepare
+from icestream.wal.inspect import Piece, read_checkpoint, read_stream, walk
+from icestream.wal.recovery import TORN_DIRECTORY
+from icestream.wal.segment import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    PRODUCERS_SUFFIX,
+    SegmentFooter,
+    SegmentHeader,
+    decode_header,
+    encode_footer,
+    encode_header,
+    read_footer,
+    segment_offsets,
+    segment_path,
+)
+from icestream.wal.stream import Checkpoint, StreamInfo
+from icestream.wal.writer import write_all
+
+_NEW_SUFFIX = ".repaired"
+_MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
+
+
+@dataclass
+class RepairReport:
+    directory: str
+    actions: list[str] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of offsets that were given up: the first, and the one behind the last."""
+
+    @property
+    def lost_messages(self) -> int:
+        return sum(end - first for first, end in self.lost)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "lost_messages": self.lost_messages}
+
+
+def repair_directory(files: Files, directory: Path) -> RepairReport:
+    """Make a log whole again that no process has open; what it had to give up is in the report."""
+    return _Repair(files, directory).run()
+
+
+class _Repair:
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._report = RepairReport(str(directory))
+        self._epoch = 1
+
+    def run(self) -> RepairReport:
+        found = read_checkpoint(self._files, self._directory)
+        checkpoint = found if isinstance(found, Checkpoint) else None
+        self._stream_id = self._find_stream_id()
+        offsets = segment_offsets(self._files, self._directory)
+        expected = start = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
+        number = -1
+        position = HEADER_BYTES
+        for place, offset in enumerate(offsets):
+            if offset < start:
+                continue
+            following = offsets[place + 1] if place + 1 < len(offsets) else None
+            if offset > expected:
+                number = self._write_lost_segment(number + 1, expected, offset)
+            number, expected, position = self._mend(offset, number, following, checkpoint)
+        if checkpoint is not None and expected < checkpoint.durable_end:
+            number = self._write_lost_segment(
+                max(number + 1, checkpoint.segment_number), expected, checkpoint.durable_end
+            )
+            expected, position = checkpoint.durable_end, HEADER_BYTES
+        self._write_records(start, expected, number, position, checkpoint)
+        return self._report
+
+    def _find_stream_id(self) -> UUID:
+        stream = read_stream(self._files, self._directory)
+        if isinstance(stream, StreamInfo):
+            self._stream: StreamInfo | None = stream
+            self._epoch = stream.epoch
+            return stream.stream_id
+        self._stream = None
+        for offset in segment_offsets(self._files, self._directory):
+            header = decode_header(self._read_header(segment_path(self._directory, offset)))
+            if header is not None:
+                return header.stream_id
+        raise InvalidRequestError(
+            "neither stream.json nor any segment tells which stream this is",
+            operation="repair",
+            place=str(self._directory),
+            remedy="this is not the directory of a log, or nothing of it can be saved",
+        )
+
+    def _read_header(self, path: Path) -> bytes:
+        file = self._files.open(path)
+        try:
+            return file.read(HEADER_BYTES, 0)
+        finally:
+            file.close()
+
+    def _mend(
+        self, offset: int, number: int, following: int | None, checkpoint: Checkpoint | None
+    ) -> tuple[int, int, int]:
+        """Bring one segment in order; its number, its end offset and the position where its frames end."""
+        path = segment_path(self._directory, offset)
+        file = self._files.open(path)
+        try:
+            header, footer = decode_header(file.read(HEADER_BYTES, 0)), read_footer(file)
+            limit = footer.position if footer is not None else file.size()
+            end, position, holes = _survey(walk(file, limit), offset)
+            durable_end = checkpoint.durable_end if checkpoint is not None else end
+            target = following or max(end, footer.end_offset if footer is not None else durable_end)
+            number = max(number + 1, header.number if header is not None else 0)
+            sound = header is not None and header.stream_id == self._stream_id and header.base_offset == offset
+            closed = footer is not None or following is None
+            if sound and closed and not holes and end == target:
+                return number, end, position
+            new = _NewSegment(self._files, path, SegmentHeader(number, offset, 0, self._stream_id), epoch=self._epoch)
+            for piece in walk(file, limit):
+                if piece.complete is not None:
+                    new.add(piece.complete.frame)
+            new.lose_up_to(target)
+        finally:
+            file.close()
+        position = new.finish()
+        self._report.lost += new.lost
+        self._exchange(path)
+        self._report.actions.append(f"wrote {path.name} anew, {len(new.lost)} gaps marked as lost")
+        return number, target, position
+
+    def _write_lost_segment(self, number: int, first: int, end: int) -> int:
+        path = segment_path(self._directory, first)
+        new = _NewSegment(self._files, path, SegmentHeader(number, first, 0, self._stream_id), epoch=self._epoch)
+        new.lose_up_to(end)
+        new.finish()
+        self._report.lost += new.lost
+        self._exchange(path)
+        self._report.actions.append(f"{path.name} was missing: offsets {first} to {end - 1} are marked as lost")
+        return number
+
+    def _exchange(self, path: Path) -> None:
+        files, torn = self._files, self._directory / TORN_DIRECTORY
+        files.make_directory(torn)
+        if files.exists(path):
+            taken = set(files.names(torn))
+            name = next(name for n in range(len(taken) + 1) if (name := f"{path.name}.damaged.{n}") not in taken)
+            files.replace(path, torn / name)
+            files.sync_directory(torn)
+        files.replace(path.with_name(path.name + _NEW_SUFFIX), path)
+        base_offset = int(path.stem)
+        for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX):
+            derived = segment_path(self._directory, base_offset, suffix)
+            if files.exists(derived):
+                files.remove(derived)
+        files.sync_directory(self._directory)
+
+    def _write_records(self, start: int, end: int, number: int, position: int, found: Checkpoint | None) -> None:
+        if self._stream is None:
+            topic = "/".join(self._directory.parts[-2:])
+            StreamInfo(topic, self._stream_id, self._epoch).save(self._files, self._directory)
+            self._report.actions.append("rebuilt stream.json from a segment and the directory's name")
+        offsets = segment_offsets(self._files, self._directory)
+        base_offset = offsets[-1] if offsets else start
+        checkpoint = Checkpoint(number, base_offset, position, end, start)
+        if checkpoint != found:
+            checkpoint.save(self._files, self._directory)
+        if found is None:
+            self._report.actions.append("rebuilt checkpoint.json from the segments")
+
+
+def _survey(pieces: Iterable[Piece], offset: int) -> tuple[int, int, bool]:
+    """The offset and position where a segment's frames end, and whether anything between them is missing."""
+    position, holes = HEADER_BYTES, False
+    for piece in pieces:
+        if piece.complete is not None and piece.complete.frame.base_offset >= offset:
+            holes |= piece.complete.frame.base_offset != offset or piece.position != position
+            offset, position = piece.complete.frame.end_offset, piece.end
+    return offset, position, holes
+
+
+class _NewSegment:
+    """A segment written anew, sealed from the start."""
+
+    def __init__(self, files: Files, path: Path, header: SegmentHeader, *, epoch: int) -> None:
+        temporary = path.with_name(path.name + _NEW_SUFFIX)
+        if files.exists(temporary):
+            files.remove(temporary)
+        self._file = files.open(temporary, create=True)
+        write_all(self._file, [encode_header(header)], 0)
+        self._position = HEADER_BYTES
+        self._offset = header.base_offset
+        self._epoch = epoch
+        self._times: list[int] = []
+        self._frames = 0
+        self.lost: list[tuple[int, int]] = []
+
+    def add(self, frame: Frame) -> None:
+        if frame.base_offset < self._offset:
+            return
+        self.lose_up_to(frame.base_offset)
+        self._write(frame)
+        self._times = [*self._times[:1], frame.publish_time_us]
+
+    def lose_up_to(self, offset: int) -> None:
+        if offset > self._offset:
+            self.lost.append((self._offset, offset))
+        time_us = self._times[-1] if self._times else 0
+        while offset > self._offset:
+            count = min(offset - self._offset, _MAX_LOST_MESSAGES)
+            self._write(Frame(self._offset, count, time_us, self._epoch, "", 0, Encoding.LOST, 0, b""))
+
+    def _write(self, frame: Frame) -> None:
+        payload = prepare(
+            frame.body,
+            message_count=frame.message_count,
+            encoding=frame.encoding,
+            schema_id=frame.schema_id,
+            producer=frame.producer,
+            sequence=frame.sequence,
+        )
+        buffers = encode(
+            payload, frame.base_offset, frame.publish_time_us, epoch=frame.epoch, synced_position=HEADER_BYTES
+        )
+        write_all(self._file, buffers, self._position)
+        self._position += payload.frame_bytes
+        self._offset = frame.end_offset
+        self._frames += 1
+
+    def finish(self) -> int:
+        first, last = (self._times[0], self._times[-1]) if self._times else (0, 0)
+        footer = SegmentFooter(self._offset, self._position, first, last, self._frames)
+        write_all(self._file, [encode_footer(footer)], self._position)
+        self._file.datasync()
+        self._file.close()
+        return self._position
