@@ -2,13 +2,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.wal.conftest import batch, bodies
 
 from icestream.model.errors import DamagedError
 from icestream.wal import LocalFiles, Log
 from icestream.wal.inspect import inspect_directory
 from icestream.wal.repair import repair_directory
 from icestream.wal.segment import segment_path
-from tests.unit.wal.conftest import batch, bodies
 
 OpenLog = Callable[..., Log]
 

@@ -1,0 +1,149 @@
+"""`icestream bench`: measure this installation beside the floor of the same hardware."""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from icestream.bench.ack import measure_ack
+from icestream.bench.fanout import measure_fanout
+from icestream.bench.produce import measure_produce
+from icestream.testing.broker_process import BrokerProcess
+
+_console = Console()
+_Measure = Callable[[str, Path, Callable[[float], None]], dict[str, Any]]
+
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Measure on the disk of this directory.  [default: the system's temporary directory]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+size_option = click.option(
+    "--message-bytes", type=click.IntRange(8, 1 << 20), default=1024, show_default=True, help="Bytes a message."
+)
+
+
+@click.group(name="bench", epilog="Example: icestream bench ack --json")
+def command() -> None:
+    """Measure this installation, beside what the hardware does without it.
+
+    Each measurement starts a broker of its own with the default settings on a temporary directory.
+    """
+
+
+@command.command(epilog="Example: icestream bench ack --messages 5000")
+@click.option("--messages", type=click.IntRange(20), default=4000, show_default=True, help="How many.")
+@size_option
+@data_option
+@json_option
+def ack(messages: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Time until a single message is acknowledged as durable."""
+
+    def measure(broker: str, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_ack(broker, directory, messages=messages, message_bytes=message_bytes, progress=progress)
+
+    _run("ack", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench produce --messages 500000")
+@click.option("--messages", type=click.IntRange(5000), default=500_000, show_default=True, help="How many.")
+@click.option("--topics", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For many topics.")
+@size_option
+@data_option
+@json_option
+def produce(messages: int, topics: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Durable messages a second: batches, single sends, many producers, many topics."""
+
+    def measure(broker: str, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_produce(
+            broker, directory, messages=messages, message_bytes=message_bytes, topics=topics, progress=progress
+        )
+
+    _run("produce", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench fanout --subscribers 50")
+@click.option("--messages", type=click.IntRange(1), default=5000, show_default=True, help="How many.")
+@click.option("--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages a second.")
+@click.option("--subscribers", type=click.IntRange(1, 500), default=100, show_default=True, help="Followers at once.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=256, show_default=True, help="A message.")
+@data_option
+@json_option
+def fanout(messages: int, rate: int, subscribers: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Time from publishing to those who follow the topic: one of them, then many."""
+
+    def measure(broker: str, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_fanout(
+            broker,
+            messages=messages,
+            message_bytes=message_bytes,
+            rate=rate,
+            subscribers=subscribers,
+            progress=progress,
+        )
+
+    _run("fanout", measure, data, as_json=as_json)
+
+
+def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool) -> None:
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="icestream-bench-", dir=data) as temporary,
+        BrokerProcess(Path(temporary) / "data") as broker,
+        _progress(name) as progress,
+    ):
+        figures = measure(broker.flight, Path(temporary), progress)
+        figures["broker"] = broker_resources(broker.pid)
+    report = {"bench": name, "machine": {"cores": os.cpu_count(), "kernel": platform.release()}, **figures}
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(name, report)
+
+
+def broker_resources(pid: int) -> dict[str, int]:
+    """Memory and open files of a process, as the kernel counts them."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return {
+        "rss_mb": int(fields["VmRSS"].split()[0]) // 1024,
+        "peak_rss_mb": int(fields["VmHWM"].split()[0]) // 1024,
+        "open_files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "threads": int(fields["Threads"]),
+    }
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[float], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(f"bench {name}", total=1.0)
+        yield lambda share: bars.update(task, completed=share)
+
+
+def _print(name: str, report: dict[str, Any]) -> None:
+    table = Table(title=f"bench {name}", title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for key, value in _flatten(report):
+        table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value))
+    _console.print(table)
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,179 @@
+import asyncio
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from icestream.config import load_settings
+from icestream.model.errors import (
+    DirectoryInUseError,
+    InvalidMessageError,
+    InvalidRequestError,
+    LimitReachedError,
+    OverloadedError,
+    TooLargeError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from icestream.model.messages import message_batch
+from icestream.storage import IcebergStorage, StartPosition
+from icestream.storage.topics import Topics
+
+
+def storage(path: Path, **overrides: object) -> IcebergStorage:
+    return IcebergStorage(
+        load_settings(overrides={"data_dir": path} | {key.replace("__", "."): v for key, v in overrides.items()})
+    )
+
+
+def payloads(store: IcebergStorage, name: str) -> list[bytes]:
+    table = pa.Table.from_batches(
+        list(store.topic(name).read(StartPosition.earliest())), store.topic(name).stream_schema
+    )
+    found: list[bytes] = table["payload"].to_pylist()
+    return found
+
+
+def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    with storage(tmp_path), pytest.raises(DirectoryInUseError, match="another broker uses this data directory"):
+        storage(tmp_path).open()
+    with storage(tmp_path):
+        pass
+
+
+def test_topics_are_there_after_a_restart(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        topic = store.topics.create("default/events", ack="memory", retention_minutes=5)
+        store.publish(topic, message_batch([b"a", b"b"]))
+        before = topic.describe()
+    with storage(tmp_path) as store:
+        assert store.topic("default/events").describe() == before
+        assert payloads(store, "default/events") == [b"a", b"b"]
+
+
+def test_creating_a_topic_twice_is_an_error_unless_it_may_exist(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        first = store.topics.create("default/events")
+        with pytest.raises(TopicExistsError):
+            store.topics.create("default/events")
+        assert store.topics.create("default/events", if_not_exists=True) is first
+
+
+def test_a_deleted_topic_is_gone_and_its_name_makes_another_stream(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"old"]))
+        store.topics.delete("default/events")
+        with pytest.raises(TopicNotFoundError):
+            store.topic("default/events")
+        again = store.topics.create("default/events")
+        assert again.record.stream_id != topic.record.stream_id
+        assert again.log.durable_end == 0
+        assert payloads(store, "default/events") == []
+    with storage(tmp_path) as store:
+        assert payloads(store, "default/events") == []
+
+
+def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as cut_short, storage(tmp_path) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"old"]))
+        cut_short.setattr(Topics, "_finish_delete", lambda *_: None)
+        store.topics.delete("default/events")
+    with storage(tmp_path) as store:
+        assert store.topics.find() == []
+        assert not (tmp_path / "wal" / "default" / "events").exists()
+
+
+def test_logs_without_a_record_are_taken_in_not_deleted(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        store.publish(store.topics.create("default/events"), message_batch([b"precious"]))
+    for path in tmp_path.glob("metadata.db*"):
+        path.unlink()
+    with storage(tmp_path) as store:
+        assert payloads(store, "default/events") == [b"precious"]
+
+
+def test_a_damaged_topic_does_not_keep_others_from_working(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        for name in ("default/good", "default/bad"):
+            store.publish(store.topics.create(name), message_batch([b"x"]))
+    shutil.copy(tmp_path / "wal/default/good/checkpoint.json", tmp_path / "wal/default/bad/checkpoint.json")
+    (tmp_path / "wal/default/bad/00000000000000000000.log").write_bytes(b"")
+    with storage(tmp_path) as store:
+        assert payloads(store, "default/good") == [b"x"]
+        with pytest.raises(Exception, match=r"durable bytes are lost|segment"):
+            store.topic("default/bad").describe()
+
+
+def test_limits_have_clear_errors(tmp_path: Path) -> None:
+    limits = {"max_message_bytes": 100, "max_batch_bytes": 1000, "max_in_flight_bytes": 1000, "max_topics": 2}
+    with storage(tmp_path, **{f"server__{key}": value for key, value in limits.items()}) as store:
+        topic = store.topics.create("default/one")
+        store.topics.create("default/two")
+        with pytest.raises(LimitReachedError, match=r"server\.max_topics"):
+            store.topics.create("default/three")
+        with pytest.raises(TooLargeError, match=r"server\.max_message_bytes"):
+            store.publish(topic, message_batch([b"x" * 200]))
+        with pytest.raises(TooLargeError, match=r"server\.max_batch_bytes"):
+            store.publish(topic, message_batch([b"x" * 90] * 20))
+        with pytest.raises(OverloadedError, match=r"server\.max_in_flight_bytes"):
+            store.publish(topic, message_batch([b"x" * 80] * 9))
+        with pytest.raises(InvalidMessageError, match="empty"):
+            store.publish(topic, message_batch([]))
+        assert store.budget.used_bytes == 0
+        assert topic.log.durable_end == 0
+
+
+def test_a_topic_can_have_columns_of_its_own(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
+    with storage(tmp_path) as store:
+        topic = store.topics.create("default/rows", schema=schema)
+        store.publish(topic, pa.record_batch({"id": [1, 2], "tags": [["a"], None]}, schema=schema))
+        with pytest.raises(InvalidMessageError):
+            store.publish(topic, message_batch([b"x"]))
+    with storage(tmp_path) as store:
+        (batch,) = store.topic("default/rows").read(StartPosition.earliest())
+        assert batch.to_pydict()["tags"] == [["a"], None]
+        assert batch.to_pydict()["_offset"] == [0, 1]
+
+
+def test_only_some_of_a_topic_can_be_changed(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        store.topics.create("default/events")
+        assert store.topics.update("default/events", {"ack": "memory"}).describe()["ack"] == "memory"
+        for changes in ({"schema": "x"}, {"ack": "never"}, {"retention_mb": 0}, {"retention_minutes": True}):
+            with pytest.raises(InvalidRequestError):
+                store.topics.update("default/events", changes)
+    with storage(tmp_path) as store:
+        assert store.topic("default/events").describe()["ack"] == "memory"
+
+
+def test_auto_creation_is_a_setting(tmp_path: Path) -> None:
+    with storage(tmp_path / "on") as store:
+        assert store.topic("default/new", create=True).describe()["durable_end"] == 0
+    with storage(tmp_path / "off", topics__auto_create=False) as store, pytest.raises(TopicNotFoundError):
+        store.topic("default/new", create=True)
+
+
+def test_the_facade_serves_asyncio_programs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with storage(tmp_path) as store:
+            await store.initialize_topic("default/events")
+            assert await store.store("default/events", [b"a", b"b"]) == range(2)
+            reader = await store.create_reader("default/events", StartPosition.offset(1))
+            assert (await anext(reader)).payload == b"b"
+            waiting = asyncio.ensure_future(anext(reader))
+            await store.store("default/events", [b"c"])
+            assert (await waiting).payload == b"c"
+            await reader.aclose()  # type: ignore[attr-defined]
+            stats = await store.get_topic_stats("default/events")
+            assert (stats.message_count, stats.durable_end) == (3, 3)
+            assert await store.list_topics() == ["default/events"]
+            await store.delete_topic("default/events")
+            assert await store.list_topics() == []
+
+    asyncio.run(story())
