@@ -90,7 +90,7 @@ def message_batch(
     )
 
 
-def check_batch(batch: pa.RecordBatch, schema: pa.Schema, *, max_message_bytes: int | None = None) -> None:
+def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
     """Raise unless `batch` is sound Arrow of `schema` with no null where none may be.
 
     Arrow's readers trust offsets and lengths inside a batch, so one made by a hostile or broken client is checked in
@@ -108,12 +108,10 @@ def check_batch(batch: pa.RecordBatch, schema: pa.Schema, *, max_message_bytes: 
     for index, field in enumerate(schema):
         if not field.nullable and batch.column(index).null_count:
             raise InvalidMessageError(f"column {field.name!r} must not be null", operation="publish")
-    if max_message_bytes is not None and batch.nbytes > max_message_bytes:
-        _check_message_sizes(batch, max_message_bytes)
 
 
-def _check_message_sizes(batch: pa.RecordBatch, max_message_bytes: int) -> None:
-    """Raise if one row is larger than allowed; row by row only when the columns' maxima leave a doubt."""
+def check_message_sizes(batch: pa.RecordBatch, max_message_bytes: int) -> None:
+    """Raise if one message is larger than allowed; row by row only when the columns' maxima leave a doubt."""
     if sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
         return
     for index in range(batch.num_rows):

@@ -97,14 +97,16 @@ class PublishStream:
             sequence=request.sequence,
             background=level is AckLevel.MEMORY,
         )
-        self._confirm(request.number, append, batch, started)
+        self._confirm(request.number, append, batch.num_rows, started)
 
     def _publish_in_background(
         self, topic: Topic, request: PublishRequest, batch: pa.RecordBatch, started: float
     ) -> None:
+        count = batch.num_rows
+
         def answer(append: Append) -> None:
             if append.error is None:
-                self._confirm(request.number, append, batch, started)
+                self._confirm(request.number, append, count, started)
             else:
                 self._refuse(request.number, append.error)
             self._answers.expect(-1)
@@ -118,17 +120,17 @@ class PublishStream:
             self._answers.expect(-1)
             raise
 
-    def _confirm(self, number: int, append: Append, batch: pa.RecordBatch, started: float) -> None:
+    def _confirm(self, number: int, append: Append, count: int, started: float) -> None:
         answer: dict[str, Any] = {
             "id": number,
             "base_offset": append.base_offset,
-            "count": batch.num_rows,
+            "count": count,
             "publish_time_us": append.publish_time_us,
         }
         if append.duplicate:
             answer["duplicate"] = True
             self._metrics.duplicate()
-        self._metrics.published(batch.num_rows, batch.nbytes, perf_counter() - started)
+        self._metrics.published(count, append.nbytes, perf_counter() - started)
         self._answers.send(answer)
 
     def _refuse(self, number: int, error: IcestreamError) -> None:

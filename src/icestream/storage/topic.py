@@ -8,7 +8,15 @@ import pyarrow as pa
 
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, check_batch, encode_body, slice_from, stream_batches, stream_schema
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    check_batch,
+    check_message_sizes,
+    encode_body,
+    slice_from,
+    stream_batches,
+    stream_schema,
+)
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.storage.record import AckLevel, TopicRecord
@@ -56,19 +64,21 @@ class Topic:
         """Check a published batch and make it ready for the log."""
         if not batch.num_rows:
             raise InvalidMessageError("the batch is empty", operation="publish", place=str(self.name))
-        if batch.nbytes > max_batch_bytes:
+        check_batch(batch, self.body_schema)
+        encoding, body = encode_body(batch)
+        if body.size > max_batch_bytes:
             raise TooLargeError(
-                f"the batch has {batch.nbytes} bytes, the limit is {max_batch_bytes}",
+                f"the batch has {body.size} bytes, the limit is {max_batch_bytes}",
                 operation="publish",
                 place=str(self.name),
                 remedy="send smaller batches or raise server.max_batch_bytes",
             )
-        check_batch(batch, self.body_schema, max_message_bytes=max_message_bytes)
+        if body.size > max_message_bytes:
+            check_message_sizes(batch, max_message_bytes)
         if producer:
             check_producer(producer)
         if not 0 <= sequence < _MAX_SEQUENCE:
             raise InvalidRequestError(f"{sequence} is not a sequence number", operation="publish")
-        encoding, body = encode_body(batch)
         return prepare(
             body,
             message_count=batch.num_rows,

@@ -22,7 +22,7 @@ class Append:
         "duplicate",
         "error",
         "inline",
-        "lead",
+        "nbytes",
         "payload",
         "publish_time_us",
     )
@@ -36,6 +36,7 @@ class Append:
         action: Callable[[], None] | None = None,
     ) -> None:
         self.payload = payload
+        self.nbytes = payload.frame_bytes if payload is not None else 0
         self.inline = inline
         self.callback = callback
         self.action = action
@@ -44,13 +45,8 @@ class Append:
         self.duplicate = False
         self.error: IcestreamError | None = None
         self.done = False
-        self.lead = False
         self._wake = threading.Lock()
         self._wake.acquire()
-
-    @property
-    def nbytes(self) -> int:
-        return self.payload.frame_bytes if self.payload is not None else 0
 
     def wake(self) -> None:
         self._wake.release()

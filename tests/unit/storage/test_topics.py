@@ -110,7 +110,7 @@ def test_a_damaged_topic_does_not_keep_others_from_working(tmp_path: Path) -> No
 
 
 def test_limits_have_clear_errors(tmp_path: Path) -> None:
-    limits = {"max_message_bytes": 100, "max_batch_bytes": 1000, "max_in_flight_bytes": 1000, "max_topics": 2}
+    limits = {"max_message_bytes": 100, "max_batch_bytes": 2000, "max_in_flight_bytes": 2000, "max_topics": 2}
     with storage(tmp_path, **{f"server__{key}": value for key, value in limits.items()}) as store:
         topic = store.topics.create("default/one")
         store.topics.create("default/two")
@@ -119,9 +119,11 @@ def test_limits_have_clear_errors(tmp_path: Path) -> None:
         with pytest.raises(TooLargeError, match=r"server\.max_message_bytes"):
             store.publish(topic, message_batch([b"x" * 200]))
         with pytest.raises(TooLargeError, match=r"server\.max_batch_bytes"):
-            store.publish(topic, message_batch([b"x" * 90] * 20))
+            store.publish(topic, message_batch([b"x" * 90] * 30))
+        store.budget.take(1900)
         with pytest.raises(OverloadedError, match=r"server\.max_in_flight_bytes"):
-            store.publish(topic, message_batch([b"x" * 80] * 9))
+            store.publish(topic, message_batch([b"x" * 80]))
+        store.budget.give_back(1900)
         with pytest.raises(InvalidMessageError, match="empty"):
             store.publish(topic, message_batch([]))
         assert store.budget.used_bytes == 0
