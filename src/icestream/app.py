@@ -20,6 +20,7 @@ from icestream.server.http import HttpDoor, http_app
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 
+_CLOSE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -62,13 +63,13 @@ class Broker:
         self.ready = True
 
     def _close_flight(self, door: FlightDoor) -> None:
-        """Let open calls end; those that do not in time are cut by the end of the process."""
+        """Answer what was received, then close. A client that keeps an idle stream open is not waited for."""
         door.end_streams()
+        if not self.storage.budget.wait_until_empty(self.settings.server.shutdown_timeout_ms / 1000):
+            _log.warning("some batches were not answered in time", bytes=self.storage.budget.used_bytes)
         closing = threading.Thread(target=door.shutdown, name="flight-shutdown", daemon=True)
         closing.start()
-        closing.join(self.settings.server.shutdown_timeout_ms / 1000)
-        if closing.is_alive():
-            _log.warning("some clients kept their streams open")
+        closing.join(_CLOSE_SECONDS)
 
     def stop(self) -> None:
         self.ready = False

@@ -81,10 +81,9 @@ class TopicSettings(Section):
     """What a topic gets when nobody said otherwise. Used by the broker process."""
 
     auto_create: bool = Field(default=True, description="Create a topic at its first publish or subscription.")
-    default_ack: Literal["memory", "disk", "replicated", "table"] = Field(
+    default_ack: Literal["memory", "disk"] = Field(
         default="disk",
-        description="When a publish is acknowledged: in the ordered cache, synced to disk, also on a follower's disk, "
-        "or in a committed table snapshot.",
+        description="When a publish is acknowledged: once the broker has it in memory, or once it is synced to disk.",
     )
 
 

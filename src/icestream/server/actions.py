@@ -51,18 +51,19 @@ class Actions:
 
     def _create_topic(self, fields: Fields) -> Fields:
         schema = take(fields, "schema", str, operation="create_topic")
-        return self._storage.topics.create(
+        topic = self._storage.topics.create(
             _topic_name(fields),
             ack=take(fields, "ack", str, operation="create_topic", default=self._storage.settings.topics.default_ack),
             schema=decode_schema(schema) if schema is not None else None,
             retention_minutes=fields.get("retention_minutes"),
             retention_mb=fields.get("retention_mb"),
             if_not_exists=take(fields, "if_not_exists", bool, operation="create_topic", default=False),
-        ).describe()
+        )
+        return topic.describe()
 
     def _list_topics(self, fields: Fields) -> Fields:
         prefix = take(fields, "prefix", str, operation="list_topics", default="")
-        return {"topics": [topic.describe() for topic in self._storage.topics.find(prefix)]}
+        return {"topics": [topic.describe(open_log=False) for topic in self._storage.topics.find(prefix)]}
 
     def _describe_topic(self, fields: Fields) -> Fields:
         return self._storage.topic(_topic_name(fields)).describe()

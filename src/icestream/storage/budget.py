@@ -9,6 +9,7 @@ class ByteBudget:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
         self.used_bytes = 0
 
     def take(self, nbytes: int) -> None:
@@ -24,3 +25,10 @@ class ByteBudget:
     def give_back(self, nbytes: int) -> None:
         with self._lock:
             self.used_bytes -= nbytes
+            if not self.used_bytes:
+                self._empty.notify_all()
+
+    def wait_until_empty(self, timeout_seconds: float) -> bool:
+        """Wait until everything received is answered; False when the time was up before."""
+        with self._lock:
+            return self._empty.wait_for(lambda: not self.used_bytes, timeout_seconds)

@@ -141,6 +141,9 @@ class IcebergStorage:
 
         try:
             append = topic.log.submit(payload, inline=not background, callback=finished)
+        except ClosedError:
+            self.budget.give_back(nbytes)
+            raise topic.gone() from None
         except IcestreamError:
             self.budget.give_back(nbytes)
             raise

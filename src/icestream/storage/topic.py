@@ -6,7 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from icestream.model.errors import InvalidMessageError, InvalidRequestError, TooLargeError
+from icestream.model.errors import (
+    ClosedError,
+    IcestreamError,
+    InvalidMessageError,
+    InvalidRequestError,
+    TooLargeError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import (
     MESSAGE_SCHEMA,
@@ -37,6 +45,7 @@ class Topic:
         self._open_log = open_log
         self._opening = threading.Lock()
         self._log: Log | None = None
+        self._deleted = False
 
     @property
     def log(self) -> Log:
@@ -44,6 +53,8 @@ class Topic:
         log = self._log
         if log is None:
             with self._opening:
+                if self._deleted:
+                    raise self.gone()
                 log = self._log
                 if log is None:
                     log = self._log = self._open_log(self.record)
@@ -53,6 +64,12 @@ class Topic:
     def opened_log(self) -> Log | None:
         """The log if it was used already."""
         return self._log
+
+    def gone(self) -> IcestreamError:
+        """Why a call on a closed log failed: the topic was deleted, or the broker is stopping."""
+        if self._deleted:
+            return TopicNotFoundError("the topic was deleted", place=str(self.name))
+        return UnavailableError("the broker is stopping", place=str(self.name), remedy="connect again")
 
     @property
     def default_ack(self) -> AckLevel:
@@ -135,15 +152,19 @@ class Topic:
                     if not follow:
                         return
                     reader.wait(_CANCEL_CHECK_SECONDS)
+                    continue
                 for batch in batches:
                     part = batch if end is None else slice_from(batch, 0, end)
                     if part.num_rows:
                         yield part
+        except ClosedError:
+            raise self.gone() from None
         finally:
             reader.close()
 
-    def describe(self) -> dict[str, Any]:
-        record, log = self.record, self.log
+    def describe(self, *, open_log: bool = True) -> dict[str, Any]:
+        """The record and the offsets that the log holds, which are None if it is not open and need not be."""
+        record, log = self.record, self.log if open_log else self._log
         return {
             "topic": record.topic,
             "stream_id": record.stream_id,
@@ -153,13 +174,16 @@ class Topic:
             "retention_minutes": record.retention_minutes,
             "retention_mb": record.retention_mb,
             "schema": record.schema,
-            "start_offset": log.start_offset,
-            "durable_end": log.durable_end,
+            "start_offset": log.start_offset if log is not None else None,
+            "durable_end": log.durable_end if log is not None else None,
         }
 
-    def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
+    def close(self, *, deleted: bool = False) -> None:
+        """Close the log; that of a deleted topic is not opened again."""
+        with self._opening:
+            self._deleted |= deleted
+            if self._log is not None:
+                self._log.close()
 
 
 class TopicReader:

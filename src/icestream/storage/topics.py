@@ -125,7 +125,7 @@ class Topics:
                 return
             self._metadata.put(keys.topic(topic.name), topic.record.marked_for_deletion().to_bytes())
         with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
-            topic.close()
+            topic.close(deleted=True)
         self._finish_delete(topic.record)
 
     def _finish_delete(self, record: TopicRecord) -> None:

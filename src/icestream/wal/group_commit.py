@@ -16,13 +16,13 @@ from icestream.wal.append import Append
 
 
 class GroupCommit:
-    """`commit` makes a group durable; when it raises OSError, `failed` names the error for all that were queued."""
+    """`commit` makes a group durable; when it raises, `failed` names the error for all that were queued."""
 
     def __init__(
         self,
         *,
         commit: Callable[[list[Append]], None],
-        failed: Callable[[OSError], IcestreamError],
+        failed: Callable[[Exception], IcestreamError],
         max_group_bytes: int,
         pool: Executor | None,
     ) -> None:
@@ -71,7 +71,7 @@ class GroupCommit:
                     return
             try:
                 self._commit(group)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be left sleeping
                 self._refuse_all(group, error)
                 return
             for append in group:
@@ -97,7 +97,7 @@ class GroupCommit:
             group.append(queue.popleft())
         return group
 
-    def _refuse_all(self, group: list[Append], error: OSError) -> None:
+    def _refuse_all(self, group: list[Append], error: Exception) -> None:
         with self.mutex:
             refusal = self._failed(error)
             self._leading = False

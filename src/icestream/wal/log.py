@@ -347,11 +347,11 @@ class Log:
 
     # Failure and recovery
 
-    def _failed(self, error: OSError) -> IcestreamError:
+    def _failed(self, error: Exception) -> IcestreamError:
         """Be poisoned. Frames past the durable end may be on disk, but nobody was told of them. Under the mutex."""
         self.state = LogState.FAILED
         self._failure = error
-        _log.error("the log failed", directory=str(self.directory), error=str(error))
+        _log.error("the log failed", directory=str(self.directory), error=repr(error))
         return self._refusal()
 
     def _refusal(self) -> IcestreamError:
@@ -410,7 +410,9 @@ class Log:
         sealed = tuple(found.sealed)
         if found.active is not None:
             self._use(found.active, found.next_offset, found.start_offset, sealed)
-            self._save_checkpoint()
+            self._checkpoint = found.checkpoint
+            if found.checkpoint != self._current_checkpoint():
+                self._save_checkpoint()
         else:
             number = sealed[-1].header.number + 1 if sealed else 0
             self._begin_segment(number, found.next_offset, found.start_offset, sealed)

@@ -89,6 +89,7 @@ class RecoveredLog:
     next_offset: int
     last_time_us: int
     producers: Producers
+    checkpoint: Checkpoint
     cut_bytes: int = 0
 
 
@@ -122,6 +123,7 @@ class Recovery:
             next_offset=sealed[-1].footer.end_offset if sealed else checkpoint.start_offset,
             last_time_us=sealed[-1].footer.last_time_us if sealed else 0,
             producers=self._producers,
+            checkpoint=checkpoint,
         )
         if last is not None:
             self._walk(log, last, checkpoint)
