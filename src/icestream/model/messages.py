@@ -36,6 +36,9 @@ ENVELOPE = (
 STREAM_SCHEMA = pa.schema([*ENVELOPE, *MESSAGE_SCHEMA])
 """What a reader of an ordinary topic gets."""
 
+MAX_BATCH_MESSAGES = 1_000_000
+"""Bounds what a batch of a few bytes can claim: a column of nulls needs no bytes at all."""
+
 JOIN_BYTES = 256 * 1024
 """Small frames are joined for readers up to about this size."""
 
@@ -222,4 +225,7 @@ def slice_from(batch: pa.RecordBatch, start: int, end: int | None = None) -> pa.
 
 
 def _describe(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" + ("" if field.nullable else " not null") for field in schema)
+    try:
+        return ", ".join(f"{field.name}: {field.type}" + ("" if field.nullable else " not null") for field in schema)
+    except UnicodeDecodeError:
+        return "names that are not UTF-8"

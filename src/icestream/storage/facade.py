@@ -202,7 +202,8 @@ class IcebergStorage:
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(moved.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(moved.set)
 
         listeners = topic.log.listeners
         listeners.add(wake)

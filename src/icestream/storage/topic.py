@@ -17,6 +17,7 @@ from icestream.model.errors import (
 )
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import (
+    MAX_BATCH_MESSAGES,
     MESSAGE_SCHEMA,
     check_batch,
     check_message_sizes,
@@ -81,6 +82,13 @@ class Topic:
         """Check a published batch and make it ready for the log."""
         if not batch.num_rows:
             raise InvalidMessageError("the batch is empty", operation="publish", place=str(self.name))
+        if batch.num_rows > MAX_BATCH_MESSAGES:
+            raise TooLargeError(
+                f"the batch has {batch.num_rows} messages, the limit is {MAX_BATCH_MESSAGES}",
+                operation="publish",
+                place=str(self.name),
+                remedy="send smaller batches",
+            )
         check_batch(batch, self.body_schema)
         encoding, body = encode_body(batch)
         if body.size > max_batch_bytes:

@@ -1,0 +1,106 @@
+"""The application: routes made from operations, every failure answered in one shape."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import groupby
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.server.http.description import DescriptionApi
+from icestream.server.http.errors import (
+    MethodNotAllowedError,
+    NoSuchRouteError,
+    error_response,
+    shorten,
+    unexpected_response,
+)
+from icestream.server.http.gate import Gate
+from icestream.server.http.messages import MessagesApi
+from icestream.server.http.operations import Handler, Operation
+from icestream.server.http.system import SystemApi
+from icestream.server.http.topics import TopicsApi
+from icestream.server.metrics import BrokerMetrics
+from icestream.storage import IcebergStorage
+
+
+def http_app(
+    storage: IcebergStorage,
+    metrics: BrokerMetrics,
+    *,
+    version: str,
+    ready: Callable[[], bool],
+    doors: Callable[[], dict[str, str]],
+) -> Starlette:
+    """`app.state.closing` is an event that ends all waiting; `app.state.operations` is what the routes were made of."""
+    closing = asyncio.Event()
+    description = DescriptionApi(lambda: operations, version)
+    operations = [
+        *TopicsApi(storage).operations(),
+        *MessagesApi(storage, metrics, closing).operations(),
+        *SystemApi(storage, metrics, version=version, ready=ready, doors=doors).operations(),
+        *description.operations(),
+    ]
+    max_requests = storage.settings.server.max_connections
+    app = Starlette(
+        routes=routes_of(operations),
+        middleware=[Middleware(Gate, metrics=metrics, max_requests=max_requests)],
+        exception_handlers={HTTPException: _answer_http_exception},
+    )
+    app.router.redirect_slashes = False
+    app.state.closing = closing
+    app.state.max_connections = max_requests
+    app.state.operations = operations
+    return app
+
+
+def routes_of(operations: list[Operation]) -> list[Route]:
+    """One route a path: so a wrong method is answered with all that the path has."""
+    routes = []
+    for path, found in groupby(sorted(operations, key=lambda operation: operation.path), lambda entry: entry.path):
+        handlers = {operation.method: _answering(operation.handler, operation.name) for operation in found}
+        routes.append(Route(path, _by_method(handlers), methods=list(handlers)))
+    return routes
+
+
+def _by_method(handlers: dict[str, Handler]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return endpoint
+
+
+def _answering(handler: Handler, name: str) -> Handler:
+    """The handler, with whatever it raises made into an answer."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except IcestreamError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return error_response(InvalidRequestError("the body ended early", operation=name))
+        except Exception as error:  # noqa: BLE001 (logged there, and nobody above could do better)
+            return unexpected_response(error, name)
+
+    return answer
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    """What the router itself refuses."""
+    assert isinstance(error, HTTPException)
+    place = shorten(request.scope["path"])
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # noqa: PLR2004
+        allowed = headers.get("Allow", "")
+        refusal: IcestreamError = MethodNotAllowedError(
+            f"{shorten(request.method)} is not possible here", operation="route", place=place, remedy=f"use {allowed}"
+        )
+    else:
+        refusal = NoSuchRouteError("there is nothing here", operation="route", place=place, remedy="see /api/docs")
+    return error_response(refusal, headers)

@@ -1,0 +1,116 @@
+"""icestream's errors as HTTP answers: `{"error": {...}}` with a status that fits the error's code."""
+
+import json
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from icestream.model.errors import IcestreamError, InvalidRequestError
+
+RETRY_AFTER_SECONDS = 1
+_MAX_SHOWN = 200
+_MAX_PROBLEMS = 5
+_log = structlog.get_logger(__name__)
+
+
+class NoSuchRouteError(IcestreamError):
+    code = "no_such_route"
+
+
+class MethodNotAllowedError(IcestreamError):
+    code = "method_not_allowed"
+
+
+class UnsupportedMediaTypeError(IcestreamError):
+    """A body in a format that the route does not take."""
+
+    code = "unsupported_media_type"
+
+
+class NotAcceptableError(IcestreamError):
+    """An answer asked for in a format that it cannot be given in."""
+
+    code = "not_acceptable"
+
+
+class SlowRequestError(IcestreamError):
+    """A body of which nothing came for too long."""
+
+    code = "slow_request"
+    retryable = True
+
+
+STATUS = {
+    "invalid_name": 400,
+    "invalid_request": 400,
+    "invalid_message": 400,
+    "no_such_route": 404,
+    "topic_not_found": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "slow_request": 408,
+    "topic_exists": 409,
+    "conflict": 409,
+    "sequence_gap": 409,
+    "stale_epoch": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "offset_out_of_range": 416,
+    "limit_reached": 429,
+    "overloaded": 429,
+    "log_unavailable": 503,
+    "unavailable": 503,
+    "closed": 503,
+    "deadline": 504,
+}
+"""Every other code is 500: something that the caller can do nothing about."""
+
+
+def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")
+
+
+def error_response(error: IcestreamError, headers: dict[str, str] | None = None) -> Response:
+    status = STATUS.get(error.code, 500)
+    headers = dict(headers or {})
+    if error.retryable and status in (429, 503):
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return json_response({"error": error.to_dict()}, status, headers)
+
+
+def unexpected_response(error: Exception, operation: str) -> Response:
+    """A fault of icestream's own: logged with its trace, answered without it."""
+    _log.error("a request failed", operation=operation, exc_info=error)
+    return error_response(IcestreamError(f"internal error: {type(error).__name__}", operation=operation))
+
+
+def invalid(error: ValidationError, *, operation: str, where: str) -> InvalidRequestError:
+    """What pydantic found, as one error that names the fields."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    problems = [
+        {"field": shorten(".".join(map(str, problem["loc"]))), "problem": shorten(_wording(problem["type"], problem))}
+        for problem in found[:_MAX_PROBLEMS]
+    ]
+    text = "; ".join(
+        f"{problem['field']}: {problem['problem']}" if problem["field"] else problem["problem"] for problem in problems
+    )
+    more = f"; and {len(found) - _MAX_PROBLEMS} more" if len(found) > _MAX_PROBLEMS else ""
+    return InvalidRequestError(f"{where}: {text}{more}", operation=operation, details={"problems": problems})
+
+
+def _wording(kind: str, problem: Any) -> str:
+    match kind:
+        case "extra_forbidden":
+            return "is not known here"
+        case "missing":
+            return "is missing"
+        case "json_invalid":
+            return f"not JSON: {problem['msg'].removeprefix('Invalid JSON: ')}"
+    return str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

@@ -1,0 +1,196 @@
+"""Publishing and reading over HTTP."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from time import perf_counter
+
+import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from icestream.model.errors import IcestreamError
+from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.server.http.arrow import read_stream, write_stream
+from icestream.server.http.bodies import bounded_body, check_media_type, parse_json
+from icestream.server.http.errors import NotAcceptableError, json_response
+from icestream.server.http.models import Publish, PublishQuery, ReadMessages, ReadQuery, Receipt
+from icestream.server.http.new_messages import batch_of, check_producer_given
+from icestream.server.http.operations import ARROW_STREAM, JSON, Answer, Operation, parse_query, refuse_query
+from icestream.server.http.reading import Piece, parse_start, piece_as_json, read_piece
+from icestream.server.http.topics import TOPIC_PATH, topic_name
+from icestream.server.http.waiting import wait_past
+from icestream.server.metrics import BrokerMetrics
+from icestream.storage import AckLevel, IcebergStorage, Topic
+from icestream.wal import Append
+
+MESSAGES_PATH = f"{TOPIC_PATH}/messages"
+NEXT_OFFSET_HEADER = "Icestream-Next-Offset"
+DURABLE_END_HEADER = "Icestream-Durable-End"
+
+
+class MessagesApi:
+    def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics, closing: asyncio.Event) -> None:
+        self._storage = storage
+        self._metrics = metrics
+        self._closing = closing
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "POST",
+                MESSAGES_PATH,
+                "publish",
+                "messages",
+                "Publish messages",
+                self.publish,
+                {200: Answer("The messages are acknowledged.", {JSON: Receipt})},
+                query=PublishQuery,
+                body={JSON: Publish, ARROW_STREAM: None},
+                errors=(400, 404, 408, 409, 413, 415, 429, 503),
+                details="All messages of a request are stored together or not at all. A missing topic is created where "
+                "`topics.auto_create` is on. The query's parameters go with Arrow bodies; JSON has them inside.",
+            ),
+            Operation(
+                "GET",
+                MESSAGES_PATH,
+                "read",
+                "messages",
+                "Read messages",
+                self.read,
+                {
+                    200: Answer(
+                        "Messages in offset order; none when there is nothing new.",
+                        {JSON: ReadMessages, ARROW_STREAM: None},
+                        {
+                            NEXT_OFFSET_HEADER: "Where to read on.",
+                            DURABLE_END_HEADER: "The offset after the topic's last durable message.",
+                        },
+                    )
+                },
+                query=ReadQuery,
+                errors=(400, 404, 406, 416, 429, 503),
+                details=f"Ask with `Accept: {ARROW_STREAM}` for Arrow, the only form of topics with their own schema.",
+            ),
+        ]
+
+    # Publishing
+
+    async def publish(self, request: Request) -> Response:
+        started = perf_counter()
+        try:
+            append, batch = await self._publish(request)
+        except IcestreamError as error:
+            self._metrics.refused(error.code)
+            raise
+        if append.duplicate:
+            self._metrics.duplicate()
+        self._metrics.published(batch.num_rows, batch.nbytes, perf_counter() - started)
+        return json_response(
+            {
+                "base_offset": append.base_offset,
+                "count": batch.num_rows,
+                "publish_time_us": append.publish_time_us,
+                "duplicate": append.duplicate,
+            }
+        )
+
+    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch]:
+        name = topic_name(request)
+        batch, options = await self._received(request)
+        producer, sequence = check_producer_given(options.producer, options.sequence)
+        answered = asyncio.get_running_loop().create_future()
+
+        def submit() -> Append | None:
+            """Check the batch and queue it; the append itself where nobody is to wait for the disk."""
+            # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
+            topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
+            level = AckLevel.parse(options.ack) if options.ack is not None else topic.default_ack
+            wait = level is not AckLevel.MEMORY
+            answer = _answer_to(answered) if wait else None
+            append = self._storage.publish(
+                topic, batch, producer=producer, sequence=sequence, background=True, answer=answer
+            )
+            return None if wait else append
+
+        append = await run_in_threadpool(submit) or await answered
+        if append.error is not None:
+            raise append.error
+        return append, batch
+
+    async def _received(self, request: Request) -> tuple[pa.RecordBatch, Publish | PublishQuery]:
+        operation = "publish"
+        kind = check_media_type(request, JSON, ARROW_STREAM, operation=operation)
+        if kind == JSON:
+            refuse_query(request, operation=operation)
+        else:
+            query = parse_query(request, PublishQuery, operation=operation)
+        max_bytes, budget = self._storage.settings.server.max_batch_bytes, self._storage.budget
+        async with bounded_body(request, max_bytes=max_bytes, budget=budget, operation=operation) as body:
+            if kind == ARROW_STREAM:
+                return await run_in_threadpool(read_stream, body, operation=operation), query
+            parsed = await run_in_threadpool(parse_json, body, Publish, operation=operation)
+            return await run_in_threadpool(batch_of, parsed), parsed
+
+    # Reading
+
+    async def read(self, request: Request) -> Response:
+        query = parse_query(request, ReadQuery, operation="read")
+        start, name = parse_start(query.start), topic_name(request)
+        as_arrow = _wants_arrow(request)
+
+        def begin() -> tuple[Topic, int]:
+            topic = self._storage.topic(name)
+            if not as_arrow and topic.record.schema is not None:
+                raise NotAcceptableError(
+                    "the topic has columns of its own, which have no JSON form here",
+                    operation="read",
+                    place=str(name),
+                    remedy=f"ask with Accept: {ARROW_STREAM}",
+                )
+            return topic, topic.start_offset_of(start)
+
+        topic, offset = await run_in_threadpool(begin)
+        if query.wait_ms:
+            await wait_past(topic.log, offset, query.wait_ms / 1000, request=request, closing=self._closing)
+
+        def finish() -> Response:
+            piece = read_piece(self._storage, topic, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
+            return self._deliver(piece, as_arrow=as_arrow)
+
+        return await run_in_threadpool(finish)
+
+    def _deliver(self, piece: Piece, *, as_arrow: bool) -> Response:
+        if as_arrow:
+            response = Response(write_stream(piece.schema, piece.batches), media_type=ARROW_STREAM)
+        else:
+            response = json_response(piece_as_json(piece))
+        response.headers[NEXT_OFFSET_HEADER] = str(piece.next_offset)
+        response.headers[DURABLE_END_HEADER] = str(piece.durable_end)
+        if piece.batches:
+            self._metrics.delivered(
+                sum(batch.num_rows for batch in piece.batches), sum(batch.nbytes for batch in piece.batches)
+            )
+        return response
+
+
+def _answer_to(answered: "asyncio.Future[Append]") -> Callable[[Append], None]:
+    loop = answered.get_loop()
+
+    def give(append: Append) -> None:
+        if not answered.done():
+            answered.set_result(append)
+
+    def answer(append: Append) -> None:
+        """Called by the thread that commits."""
+        with contextlib.suppress(RuntimeError):  # the door's loop has ended; the commit must not hear of it
+            loop.call_soon_threadsafe(give, append)
+
+    return answer
+
+
+def _wants_arrow(request: Request) -> bool:
+    """Whether `Accept` names Arrow; JSON is the answer to everything else."""
+    accepted = request.headers.get("accept", "")
+    return any(part.partition(";")[0].strip().lower() == ARROW_STREAM for part in accepted.split(","))

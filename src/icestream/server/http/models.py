@@ -1,0 +1,219 @@
+"""What travels in JSON bodies and queries. The API's description is made from these classes."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_PAGE = 1_000
+MAX_JSON_MESSAGES = 100_000
+MAX_READ_MESSAGES = 10_000
+MAX_READ_BYTES = 16 << 20
+MAX_WAIT_MS = 60_000
+MAX_SEQUENCE = (1 << 62) - 1
+
+AckName = Literal["memory", "disk"]
+Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
+Retention = Annotated[int, Field(ge=1, le=1 << 53)]
+
+
+class Model(BaseModel):
+    """Exact: unknown fields are refused, and text is not taken for a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _digits(value: object) -> object:
+    """Queries are text: plain digits are a number, anything else is left for the field to refuse."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:  # noqa: PLR2004
+        return int(value)
+    return value
+
+
+QueryInt = Annotated[int, BeforeValidator(_digits)]
+
+# Queries
+
+
+class TopicsQuery(Model):
+    prefix: str = Field(default="", max_length=201, description="Only topics whose name begins with this.")
+    limit: QueryInt = Field(default=100, ge=1, le=MAX_PAGE, description="Most topics in the answer.")
+    after: str = Field(default="", max_length=201, description="Go on after this topic: `next_after` of the last page.")
+
+
+class StatsQuery(TopicsQuery):
+    topic: str = Field(default="", max_length=201, description="Only this topic; its log is opened if need be.")
+
+
+class ReadQuery(Model):
+    start: str = Field(
+        default="earliest",
+        max_length=64,
+        description="`earliest`, `latest`, an offset, or an RFC 3339 time: the first message published at or after it.",
+    )
+    max_messages: QueryInt = Field(default=500, ge=1, le=MAX_READ_MESSAGES, description="Most messages in the answer.")
+    max_bytes: QueryInt = Field(
+        default=1 << 20,
+        ge=1,
+        le=MAX_READ_BYTES,
+        description="About this many bytes at most; one message is given however large it is.",
+    )
+    wait_ms: QueryInt = Field(
+        default=0, ge=0, le=MAX_WAIT_MS, description="How long to wait when there is nothing yet."
+    )
+
+
+class PublishQuery(Model):
+    """For Arrow bodies, which have no place for these; JSON bodies carry them inside."""
+
+    producer: str | None = Field(default=None, description="The producer's name, for de-duplication.")
+    sequence: QueryInt | None = Field(
+        default=None, ge=0, le=MAX_SEQUENCE, description="The first message's number in the producer's own count."
+    )
+    ack: AckName | None = Field(default=None, description="When to answer; unset, the topic's default.")
+
+
+# Requests
+
+
+class CreateTopic(Model):
+    topic: str = Field(description="`namespace/name`, or a bare `name` in the namespace `default`.")
+    ack: AckName | None = Field(default=None, description="Default acknowledgement level; unset, the broker's.")
+    arrow_schema: Base64 | None = Field(
+        default=None, alias="schema", description="A serialized Arrow schema, for a topic with its own columns."
+    )
+    retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
+    retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
+    if_not_exists: bool = Field(default=False, description="Answer 200 where the topic exists already.")
+
+
+def _unset() -> Any:
+    """The value of a field that is not given and may not be null; `model_fields_set` does not name it."""
+
+
+class UpdateTopic(Model):
+    """Only the fields that are given change; `null` lifts a retention."""
+
+    ack: AckName = Field(default_factory=_unset, description="Default acknowledgement level.")
+    retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
+    retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
+
+
+class NewMessage(Model):
+    """A message has either `payload` or `payload_base64`, and at most one of `key` and `key_base64`."""
+
+    payload: str | None = Field(default=None, description="The payload as text.")
+    payload_base64: Base64 | None = Field(default=None, description="The payload as bytes.")
+    key: str | None = Field(default=None, description="The key as text.")
+    key_base64: Base64 | None = Field(default=None, description="The key as bytes.")
+    attributes: dict[str, str] | None = Field(default=None, description="Text by name.")
+
+
+class Publish(Model):
+    messages: list[NewMessage] = Field(min_length=1, max_length=MAX_JSON_MESSAGES)
+    producer: str | None = Field(default=None, description="The producer's name, for de-duplication.")
+    sequence: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_SEQUENCE,
+        description="The first message's number in the producer's own count, from 0 without holes.",
+    )
+    ack: AckName | None = Field(default=None, description="When to answer; unset, the topic's default.")
+
+
+# Answers
+
+
+class Receipt(Model):
+    base_offset: int = Field(description="The first message's offset; the others follow.")
+    count: int
+    publish_time_us: int = Field(description="Microseconds since 1970 UTC.")
+    duplicate: bool = Field(description="The batch had been stored before; the offsets are the original ones.")
+
+
+class ReadMessage(Model):
+    """Payload and key are given as text where they are UTF-8, else as base64; a message without key has neither."""
+
+    offset: int
+    publish_time: str = Field(description="RFC 3339, UTC.", json_schema_extra={"format": "date-time"})
+    producer: str
+    sequence: int
+    attributes: dict[str, str]
+    key: str | None = None
+    key_base64: Base64 | None = None
+    payload: str | None = None
+    payload_base64: Base64 | None = None
+
+
+class ReadMessages(Model):
+    messages: list[ReadMessage]
+    next_offset: int = Field(description="Where to read on.")
+    durable_end: int = Field(description="The offset after the topic's last durable message.")
+
+
+class Topic(Model):
+    topic: str
+    stream_id: str = Field(description="Made with the topic: a topic deleted and made again has another.")
+    epoch: int
+    ack: str
+    created_us: int = Field(description="Microseconds since 1970 UTC.")
+    retention_minutes: int | None
+    retention_mb: int | None
+    arrow_schema: Base64 | None = Field(alias="schema", description="The topic's own columns, if it has any.")
+    start_offset: int | None = Field(description="First offset that is kept; null in lists while the log is not open.")
+    durable_end: int | None = Field(description="The next offset; null in lists while the log is not open.")
+
+
+class Topics(Model):
+    topics: list[Topic]
+    next_after: str | None = Field(description="`after` of the next page; null on the last one.")
+
+
+class TopicFigures(Model):
+    topic: str
+    state: str
+    message_count: int
+    bytes_stored: int
+    start_offset: int
+    durable_end: int
+    segments: int
+    cached_messages: int
+    cache_hits: int
+    cache_misses: int
+    last_publish_time_us: int | None
+
+
+class BrokerFigures(Model):
+    version: str
+    topics: int
+    open_topics: int
+    cache_bytes: int
+    open_files: int
+    in_flight_bytes: int
+
+
+class Stats(Model):
+    broker: BrokerFigures
+    topics: list[TopicFigures] = Field(description="Of topics whose log is open.")
+    next_after: str | None = Field(description="`after` of the next page; null on the last one.")
+
+
+class Doors(Model):
+    doors: dict[str, str] = Field(description="Address by door.")
+
+
+class Health(Model):
+    status: str
+
+
+class Problem(Model):
+    code: str = Field(description="What is wrong, for programs.")
+    message: str
+    operation: str
+    place: str
+    remedy: str
+    retryable: bool = Field(description="Whether the same request may succeed later.")
+    details: dict[str, Any]
+
+
+class Error(Model):
+    error: Problem
