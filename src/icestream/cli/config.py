@@ -5,15 +5,8 @@ from pathlib import Path
 
 import click
 
+from icestream.cli.common import config_option
 from icestream.config import Loaded, SettingsError, load_with_origins, reference, to_tree, to_yaml
-
-config_option = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    envvar="ICESTREAM_CONFIG",
-    help="Settings file (YAML).  [default: ICESTREAM_CONFIG, or none]",
-)
 
 
 @click.group(name="config", epilog="Example: icestream config check --config broker.yaml")

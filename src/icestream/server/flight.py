@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +32,7 @@ class FlightDoor(flight.FlightServerBase):
         self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
         self._stopping = threading.Event()
         self._actions = Actions(storage, version)
+        check_port(host, port)
         super().__init__(f"grpc://{host}:{port}")
 
     # Streams
@@ -128,3 +130,19 @@ class FlightDoor(flight.FlightServerBase):
     def end_streams(self) -> None:
         """Have open reads end, and open publishes end at their next batch."""
         self._stopping.set()
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise a clear error if a port cannot be had, which Flight itself only says in riddles."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot listen at {host}:{port}: {error.strerror or error}",
+            operation="open the Flight door",
+            remedy="stop what listens there, or choose another server.flight_port",
+            retryable=False,
+        ) from error

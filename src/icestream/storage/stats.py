@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from icestream.model.errors import DamagedError, IcestreamError
 from icestream.storage.topic import Topic
+from icestream.wal import LogState
 
 
 @dataclass(frozen=True)
@@ -18,14 +20,23 @@ class TopicStats:
     cache_hits: int
     cache_misses: int
     last_publish_time_us: int | None
+    error: str | None = None
+    """Why the log cannot be used, if it cannot; the figures are then 0."""
 
 
 def topic_stats(topic: Topic) -> TopicStats:
-    log = topic.log
+    """Figures of one topic; a log that cannot be opened says so in them, and keeps nobody from the other topics'."""
+    name = str(topic.name)
+    try:
+        log = topic.log
+    except DamagedError as error:
+        return TopicStats(name, LogState.DAMAGED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, str(error))
+    except IcestreamError as error:
+        return TopicStats(name, LogState.FAILED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, str(error))
     visible = log.visible
     last_time_us = visible.active.last_time_us or (visible.sealed[-1].footer.last_time_us if visible.sealed else 0)
     return TopicStats(
-        topic=str(topic.name),
+        topic=name,
         state=log.state.value,
         message_count=visible.end_offset - visible.start_offset,
         bytes_stored=log.nbytes,

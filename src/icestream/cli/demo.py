@@ -1,0 +1,136 @@
+"""`icestream demo`: the whole story on this machine."""
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icestream.cli import story
+from icestream.cli.common import json_option, print_json
+from icestream.cli.content import PAYLOAD_BYTES
+from icestream.cli.display import console, table
+from icestream.cli.formatting import count_text, duration_text, size_text
+from icestream.testing.broker_process import BrokerProcess
+
+_STEPS = {
+    "publish": "publish, with durable acknowledgements",
+    "live": "consume live",
+    "replay": "replay from offset 0",
+}
+_TERMINATED = 143
+
+
+@click.command(name="demo", epilog="Example: icestream demo --messages 50000 --keep")
+@click.option("--messages", type=click.IntRange(min=10), default=200_000, show_default=True, help="How many.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep the data here.")
+@click.option("--keep", is_flag=True, help="Keep the data, which is otherwise removed unless --data is given.")
+@json_option
+def command(messages: int, data: Path | None, keep: bool, as_json: bool) -> None:
+    """Show the whole story on this machine, and verify it.
+
+    Starts a broker, publishes messages while a consumer follows, kills the broker with `kill -9` in between, replays
+    everything, and compares counts, order and checksums. Exit code 0 only if all of them match.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    out = console()
+    with _directory(data, keep=keep) as directory, BrokerProcess(directory) as broker:
+        with _progress(out, messages, hidden=as_json) as progress:
+            figures = story.Story(broker, messages, progress).run()
+        stored = sum(path.stat().st_size for path in (directory / "wal").rglob("*.log"))
+        kept = directory if keep or data is not None else None
+        if as_json:
+            print_json(_to_dict(figures, stored, kept))
+        else:
+            _show(out, figures, stored, kept)
+    if not figures.ok:
+        raise click.exceptions.Exit(1)
+
+
+def _leave(_signal: int, _frame: object) -> NoReturn:
+    """End in order, so that the broker is stopped too."""
+    sys.exit(_TERMINATED)
+
+
+@contextlib.contextmanager
+def _directory(data: Path | None, *, keep: bool) -> Iterator[Path]:
+    if data is not None:
+        yield data
+        return
+    directory = Path(tempfile.mkdtemp(prefix="icestream-demo-"))
+    try:
+        yield directory
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _progress(out: Console, messages: int, *, hidden: bool) -> Iterator[story.Progress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, disable=hidden) as bars:
+        tasks = {step: bars.add_task(text, total=messages) for step, text in _STEPS.items()}
+        yield lambda step, done: bars.update(tasks[step], completed=done)
+
+
+def _show(out: Console, figures: story.Figures, stored: int, kept: Path | None) -> None:
+    shown = table("figure", "", numbers=("",), title="Figures")
+    for name, value in _figure_rows(figures, stored, kept):
+        shown.add_row(name, value)
+    out.print(shown)
+    checks = table("check", "expected", "found", "", numbers=("expected", "found"), title="Checks")
+    for check in figures.checks:
+        verdict = "[green]ok[/green]" if check.ok else "[red]WRONG[/red]"
+        checks.add_row(check.what, _text(check.expected), _text(check.found), verdict)
+    out.print(checks)
+    out.print("Everything matches." if figures.ok else "Something does not match.")
+
+
+def _figure_rows(figures: story.Figures, stored: int, kept: Path | None) -> Iterator[tuple[str, str]]:
+    yield "messages", f"{count_text(figures.messages)} of {PAYLOAD_BYTES} bytes"
+    yield "one at a time: acknowledged, p50", duration_text(story.quantile(figures.ack_s, 0.5))
+    yield "one at a time: acknowledged, p99", duration_text(story.quantile(figures.ack_s, 0.99))
+    yield "one at a time: at the live consumer, p50", duration_text(story.quantile(figures.live_s, 0.5))
+    yield "send_batch, acknowledged", f"{figures.batch_rate:,.0f} messages/s"
+    yield "send, acknowledged", f"{figures.send_rate:,.0f} messages/s"
+    yield "on their way when the broker was killed", f"{count_text(figures.unacknowledged_at_kill)} messages"
+    yield "broker ready again after", duration_text(figures.restart_s)
+    yield "replay", f"{figures.replay_rate:,.0f} messages/s"
+    yield "log on disk", size_text(stored)
+    yield "topic", figures.topic
+    yield "data", "removed" if kept is None else str(kept)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return count_text(value) if isinstance(value, int) else str(value)
+
+
+def _to_dict(figures: story.Figures, stored: int, kept: Path | None) -> dict[str, Any]:
+    return {
+        "ok": figures.ok,
+        "topic": figures.topic,
+        "messages": figures.messages,
+        "ack_p50_ms": round(story.quantile(figures.ack_s, 0.5) * 1000, 3),
+        "ack_p99_ms": round(story.quantile(figures.ack_s, 0.99) * 1000, 3),
+        "live_p50_ms": round(story.quantile(figures.live_s, 0.5) * 1000, 3),
+        "send_batch_per_s": round(figures.batch_rate),
+        "send_per_s": round(figures.send_rate),
+        "replay_per_s": round(figures.replay_rate),
+        "unacknowledged_at_kill": figures.unacknowledged_at_kill,
+        "restart_s": round(figures.restart_s, 3),
+        "bytes_stored": stored,
+        "data": None if kept is None else str(kept),
+        "checks": [
+            {"check": check.what, "expected": check.expected, "found": check.found, "ok": check.ok}
+            for check in figures.checks
+        ],
+    }

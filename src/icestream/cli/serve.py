@@ -1,0 +1,45 @@
+"""`icestream serve`: the broker process."""
+
+from pathlib import Path
+
+import click
+
+from icestream.app import run
+from icestream.cli.common import config_option
+from icestream.config import SettingsError, load_settings
+
+_PORT_HELP = "0 takes a free port, a negative number leaves the door shut."
+
+
+@click.command(name="serve", epilog="Example: icestream serve --data ./icestream-data --http-port 0")
+@config_option
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@click.option("--host", metavar="ADDRESS", help="Address that all doors bind to (server.host).")
+@click.option("--flight-port", type=int, metavar="N", help=f"Arrow Flight (server.flight_port). {_PORT_HELP}")
+@click.option("--http-port", type=int, metavar="N", help=f"HTTP (server.http_port). {_PORT_HELP}")
+@click.option("--no-pipeline", is_flag=True, help="No effect: the pipeline is not part of this version yet.")
+def command(
+    config_file: Path | None,
+    data: Path | None,
+    host: str | None,
+    flight_port: int | None,
+    http_port: int | None,
+    no_pipeline: bool,
+) -> None:
+    """Run the broker.
+
+    Prints a line for each door and, when all are open, `ready` with their addresses as JSON. SIGTERM or Ctrl-C stops it
+    gracefully: everything acknowledged is safe, and the exit code is 0.
+    """
+    del no_pipeline
+    flags = {
+        "data_dir": data,
+        "server.host": host,
+        "server.flight_port": flight_port,
+        "server.http_port": http_port,
+    }
+    try:
+        settings = load_settings(config_file, flags)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    run(settings)

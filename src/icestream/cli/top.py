@@ -1,0 +1,170 @@
+"""`icestream top`: figures, live."""
+
+import contextlib
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from icestream.cli.common import broker_option, json_option, print_json
+from icestream.cli.display import console, table
+from icestream.cli.formatting import NOTHING, count_text, rfc3339, size_text
+from icestream.cli.stats import broker_line
+from icestream.client import Client
+from icestream.model.errors import IcestreamError
+
+_SLOW = 10
+
+
+@dataclass(frozen=True)
+class TopicRates:
+    topic: str
+    state: str
+    messages_per_s: float
+    bytes_per_s: float
+    message_count: int
+    bytes_stored: int
+    durable_end: int
+    last_publish_time_us: int | None
+
+
+def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list[TopicRates]:
+    """What happened between two answers of the broker, busiest topic first.
+
+    A topic that is new or was made again has no rate yet; a log that became smaller, because old segments went, has
+    none in bytes.
+    """
+    earlier = {topic["topic"]: topic for topic in before["topics"]}
+    found = []
+    for topic in after["topics"]:
+        old = earlier.get(topic["topic"], topic)
+        found.append(
+            TopicRates(
+                topic=topic["topic"],
+                state=topic["state"],
+                messages_per_s=max(0, topic["durable_end"] - old["durable_end"]) / seconds,
+                bytes_per_s=max(0, topic["bytes_stored"] - old["bytes_stored"]) / seconds,
+                message_count=topic["message_count"],
+                bytes_stored=topic["bytes_stored"],
+                durable_end=topic["durable_end"],
+                last_publish_time_us=topic["last_publish_time_us"],
+            )
+        )
+    return sorted(found, key=lambda topic: (-topic.messages_per_s, topic.topic))
+
+
+@click.command(name="top", epilog="Example: icestream top --interval 0.5")
+@click.option("--once", is_flag=True, help="Print one view, of one interval, and end.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05, max=3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks at the broker.",
+)
+@broker_option
+@json_option
+def command(once: bool, interval: float, broker: str, as_json: bool) -> None:
+    """Watch topics live: rates, sizes, offsets.
+
+    `q` or Ctrl-C leaves. With --json each look is a line.
+    """
+    with Client(broker) as client, contextlib.suppress(KeyboardInterrupt):
+        looks = _looks(client, interval)
+        if as_json or once or not sys.stdout.isatty():
+            for found, answer in looks:
+                if isinstance(answer, IcestreamError):
+                    raise answer
+                if as_json:
+                    print_json({"topics": [asdict(topic) for topic in found], "broker": answer["broker"]})
+                else:
+                    console().print(_view(found, answer))
+                if once:
+                    break
+        else:
+            _watch(looks)
+
+
+def _looks(client: Client, interval: float) -> Iterator[tuple[list[TopicRates], Any]]:
+    """Rates and the broker's answer, or the error there was instead, every `interval` seconds until `q` is pressed."""
+    before, looked = client.stats(), time.monotonic()
+    found: list[TopicRates] = []
+    with _keys() as pressed:
+        while not pressed(interval):
+            try:
+                after, now = client.stats(), time.monotonic()
+            except IcestreamError as error:
+                yield found, error
+                continue
+            found = rates(before, after, now - looked)
+            before, looked = after, now
+            yield found, after
+
+
+def _watch(looks: Iterator[tuple[list[TopicRates], Any]]) -> None:
+    with Live(console=console(), screen=True, auto_refresh=False) as live:
+        for found, answer in looks:
+            live.update(_view(found, answer), refresh=True)
+
+
+def _view(found: list[TopicRates], answer: Any) -> Group:
+    state = str(answer) if isinstance(answer, IcestreamError) else broker_line(answer["broker"])
+    return Group(_rate_table(found), state)
+
+
+def _rate_table(found: list[TopicRates]) -> Table:
+    numbers = ("messages/s", "bytes/s", "messages", "size", "end")
+    made = table("topic", "state", *numbers, "last published", numbers=numbers)
+    for topic in found:
+        last = topic.last_publish_time_us
+        made.add_row(
+            topic.topic,
+            topic.state,
+            f"{topic.messages_per_s:,.{1 if 0 < topic.messages_per_s < _SLOW else 0}f}",
+            size_text(topic.bytes_per_s),
+            count_text(topic.message_count),
+            size_text(topic.bytes_stored),
+            count_text(topic.durable_end),
+            NOTHING if last is None else rfc3339(last),
+        )
+    return made
+
+
+class _Keyboard:
+    def __call__(self, seconds: float) -> bool:
+        """Wait so long; whether `q` was pressed."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in {"q", "Q", ""}:
+                return True
+        return False
+
+
+class _NoKeyboard:
+    def __call__(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[_Keyboard | _NoKeyboard]:
+    """Single keys of a terminal, without echo; the terminal is as before at the end."""
+    if not sys.stdin.isatty():
+        yield _NoKeyboard()
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield _Keyboard()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

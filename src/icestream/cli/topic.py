@@ -1,0 +1,177 @@
+"""`icestream topic`: create, list, describe, update, delete."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from icestream.cli.arrow_files import read_schema
+from icestream.cli.common import broker_option, json_option, print_json
+from icestream.cli.display import console, table
+from icestream.cli.formatting import count_text, minutes_text, plural, rfc3339
+from icestream.client import Client, TopicDescription
+
+_ACK = click.Choice(["memory", "disk"])
+
+_ack_option = click.option("--ack", type=_ACK, help="When a publish is acknowledged, unless it says so itself.")
+_minutes_option = click.option(
+    "--retention-minutes", type=click.IntRange(min=1), metavar="N", help="How long the local log keeps messages."
+)
+_mb_option = click.option(
+    "--retention-mb", type=click.IntRange(min=1), metavar="N", help="How many megabytes the local log keeps."
+)
+
+
+@click.group(name="topic", epilog="Example: icestream topic list")
+def command() -> None:
+    """Make, list, change and delete topics.
+
+    A topic is named `namespace/name`; a bare `name` is in the namespace `default`.
+    """
+
+
+@command.command(epilog="Example: icestream topic create default/trades --schema trades.parquet --ack disk")
+@click.argument("name")
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Columns of the topic, from a serialized Arrow schema, an Arrow IPC file or a Parquet file. "
+    "Without it the topic takes messages of payload, key and attributes.",
+)
+@click.option("--codec", type=click.Choice(["arrow"]), help="How FILE describes the columns.  [default: arrow]")
+@_ack_option
+@_minutes_option
+@_mb_option
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there already.")
+@broker_option
+@json_option
+def create(
+    name: str,
+    schema: Path | None,
+    codec: str | None,
+    ack: str | None,
+    retention_minutes: int | None,
+    retention_mb: int | None,
+    if_not_exists: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Make the topic NAME."""
+    if codec is not None and schema is None:
+        raise click.UsageError("--codec says how to read --schema, which is missing")
+    columns = None if schema is None else read_schema(schema)
+    with Client(broker) as client:
+        made = client.create_topic(
+            name,
+            columns,
+            ack=ack,
+            retention_minutes=retention_minutes,
+            retention_mb=retention_mb,
+            if_not_exists=if_not_exists,
+        )
+    if as_json:
+        print_json(made.to_dict())
+    else:
+        click.echo(f"{made.topic} is ready")
+
+
+@command.command(name="list", epilog="Example: icestream topic list --prefix default/")
+@click.option("--prefix", metavar="TEXT", help="Only topics whose full name begins so.")
+@broker_option
+@json_option
+def list_(prefix: str | None, broker: str, as_json: bool) -> None:
+    """List topics."""
+    with Client(broker) as client:
+        topics = client.list_topics(prefix)
+    if as_json:
+        print_json({"topics": [topic.to_dict() for topic in topics]})
+        return
+    shown = table("topic", "messages", "ack", "retention", "columns", "created", numbers=("messages",))
+    for topic in topics:
+        shown.add_row(
+            topic.topic,
+            count_text(topic.message_count),
+            topic.ack,
+            _retention(topic),
+            "messages" if topic.schema is None else plural(len(topic.schema), "column"),
+            rfc3339(topic.created_us),
+        )
+    console().print(shown)
+
+
+@command.command(epilog="Example: icestream topic describe default/events --json")
+@click.argument("name")
+@broker_option
+@json_option
+def describe(name: str, broker: str, as_json: bool) -> None:
+    """Say all about the topic NAME."""
+    with Client(broker) as client:
+        _show(client.describe_topic(name), as_json=as_json)
+
+
+@command.command(epilog="Example: icestream topic update default/events --retention-minutes 1440")
+@click.argument("name")
+@_ack_option
+@_minutes_option
+@_mb_option
+@broker_option
+@json_option
+def update(
+    name: str,
+    ack: str | None,
+    retention_minutes: int | None,
+    retention_mb: int | None,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Change the topic NAME; what is not given stays."""
+    changes: dict[str, Any] = {"ack": ack, "retention_minutes": retention_minutes, "retention_mb": retention_mb}
+    if all(value is None for value in changes.values()):
+        raise click.UsageError("say what to change: --ack, --retention-minutes or --retention-mb")
+    with Client(broker) as client:
+        _show(client.update_topic(name, **changes), as_json=as_json)
+
+
+@command.command(epilog="Example: icestream topic delete default/events --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@broker_option
+@json_option
+def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
+    """Delete the topic NAME and all its messages."""
+    with Client(broker) as client:
+        topic = client.describe_topic(name)
+        if not yes:
+            messages = plural(topic.message_count, "message")
+            click.confirm(f"Delete {topic.topic} and its {messages}?", abort=True, err=True)
+        client.delete_topic(topic.topic)
+    if as_json:
+        print_json({"topic": topic.topic, "deleted": True})
+    else:
+        click.echo(f"{topic.topic} is deleted")
+
+
+def _show(topic: TopicDescription, *, as_json: bool) -> None:
+    if as_json:
+        print_json(topic.to_dict())
+        return
+    fields = {
+        "topic": topic.topic,
+        "messages": f"{count_text(topic.message_count)} (offsets {topic.start_offset} to {topic.durable_end})",
+        "ack": topic.ack,
+        "retention": _retention(topic),
+        "created": rfc3339(topic.created_us),
+        "stream id": topic.stream_id,
+        "epoch": str(topic.epoch),
+    }
+    for name, value in fields.items():
+        click.echo(f"{name:10} {value}")
+    for field in topic.schema or ():
+        click.echo(f"{'column':10} {field.name}: {field.type}{'' if field.nullable else ' not null'}")
+
+
+def _retention(topic: TopicDescription) -> str:
+    parts = [] if topic.retention_minutes is None else [minutes_text(topic.retention_minutes)]
+    parts += [] if topic.retention_mb is None else [f"{topic.retention_mb:,} MB"]
+    return ", ".join(parts) or "broker's"

@@ -1,0 +1,96 @@
+from io import StringIO
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from icestream.cli.content import PAYLOAD_BYTES, Tally, payload
+from icestream.cli.stats import broker_line, topic_table
+from icestream.cli.story import Check, Figures, quantile
+from icestream.cli.top import rates
+
+
+def stats(**topics: tuple[int, int]) -> dict[str, Any]:
+    """The broker's answer for topics given as name = (end offset, bytes)."""
+    return {
+        "topics": [
+            {
+                "topic": name,
+                "state": "open",
+                "message_count": end,
+                "bytes_stored": nbytes,
+                "start_offset": 0,
+                "durable_end": end,
+                "segments": 1,
+                "cached_messages": 0,
+                "cache_hits": 3,
+                "cache_misses": 1,
+                "last_publish_time_us": None,
+            }
+            for name, (end, nbytes) in topics.items()
+        ],
+        "broker": {"version": "1", "topics": len(topics), "cache_bytes": 0, "in_flight_bytes": 0, "open_files": 1},
+    }
+
+
+class TestRates:
+    def test_are_differences_over_time_and_the_busiest_topic_is_first(self) -> None:
+        found = rates(stats(a=(10, 100), b=(0, 0)), stats(a=(20, 300), b=(100, 1000)), 2.0)
+        assert [(topic.topic, topic.messages_per_s, topic.bytes_per_s) for topic in found] == [
+            ("b", 50.0, 500.0),
+            ("a", 5.0, 100.0),
+        ]
+
+    def test_a_topic_that_is_new_or_was_made_again_has_none(self) -> None:
+        found = rates(stats(again=(50, 500)), stats(again=(5, 50), new=(7, 70)), 1.0)
+        assert [(topic.messages_per_s, topic.bytes_per_s) for topic in found] == [(0, 0), (0, 0)]
+
+    def test_a_log_that_lost_old_segments_still_has_a_rate_of_messages(self) -> None:
+        (topic,) = rates(stats(a=(50, 5000)), stats(a=(60, 1000)), 1.0)
+        assert (topic.messages_per_s, topic.bytes_per_s) == (10.0, 0.0)
+
+
+def test_the_table_of_topics_shows_every_figure() -> None:
+    out = Console(file=StringIO(), width=200)
+    out.print(topic_table(stats(events=(1234, 2048))["topics"]))
+    assert isinstance(out.file, StringIO)
+    text = out.file.getvalue()
+    assert all(part in text for part in ("events", "open", "1,234", "2.00 KiB", "75%"))
+    assert broker_line(stats(a=(1, 1))["broker"]) == "broker 1: 1 topics, cache 0 B, in flight 0 B, 1 open files"
+
+
+class TestDemo:
+    def batch(self, offsets: list[int], payloads: list[bytes]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"offset": offsets, "payload": pa.array(payloads, pa.binary())})
+
+    def test_payloads_have_one_size_and_differ(self) -> None:
+        payloads = [payload(index) for index in range(3000)]
+        assert {len(message) for message in payloads} == {PAYLOAD_BYTES}
+        assert len({message[13:] for message in payloads}) == 3000
+
+    def test_the_same_messages_have_the_same_tally_however_they_are_cut(self) -> None:
+        messages = [payload(index) for index in range(10)]
+        sent, received = Tally(), Tally()
+        sent.add(messages)
+        for first, end in ((0, 3), (3, 4), (4, 10)):
+            received.add_batch(self.batch(list(range(first, end)), messages[first:end]))
+        assert (received.count, received.checksum, received.in_order) == (10, sent.checksum, True)
+
+    def test_a_gap_a_duplicate_and_a_changed_byte_show(self) -> None:
+        gap, duplicate, changed, right = Tally(), Tally(), Tally(), Tally()
+        right.add([b"a", b"b"])
+        gap.add_batch(self.batch([0, 2], [b"a", b"b"]))
+        for _ in range(2):
+            duplicate.add_batch(self.batch([0], [b"a"]))
+        changed.add_batch(self.batch([0, 1], [b"a", b"B"]))
+        assert (gap.in_order, duplicate.in_order) == (False, False)
+        assert changed.checksum != right.checksum
+
+    def test_one_wrong_check_is_a_failure(self) -> None:
+        figures = Figures("t", 1, checks=[Check("count", 1, 1)])
+        assert figures.ok
+        figures.checks.append(Check("order", expected=True, found=False))
+        assert not figures.ok
+
+    def test_quantiles_are_values_that_were_measured(self) -> None:
+        assert (quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0], 0.99), quantile([1.0, 2.0], 0.99)) == (2.0, 1.0, 2.0)
