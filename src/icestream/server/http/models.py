@@ -180,6 +180,7 @@ class TopicFigures(Model):
     cache_hits: int
     cache_misses: int
     last_publish_time_us: int | None
+    error: str | None = Field(description="Why the log cannot be used, if it cannot.")
 
 
 class BrokerFigures(Model):

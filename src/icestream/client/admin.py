@@ -1,0 +1,126 @@
+"""Topics: create, list, describe, change, delete; and the broker's figures."""
+
+import base64
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+
+from icestream.client.connection import Connection
+from icestream.model.names import TopicName
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """What the broker knows about a topic. `raw` is its whole answer, with fields that newer brokers may add."""
+
+    topic: str
+    stream_id: str
+    epoch: int
+    ack: str
+    created_us: int
+    retention_minutes: int | None
+    retention_mb: int | None
+    schema: pa.Schema | None
+    start_offset: int
+    durable_end: int
+    raw: dict[str, Any]
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        return cls(
+            topic=fields["topic"],
+            stream_id=fields["stream_id"],
+            epoch=fields["epoch"],
+            ack=fields["ack"],
+            created_us=fields["created_us"],
+            retention_minutes=fields.get("retention_minutes"),
+            retention_mb=fields.get("retention_mb"),
+            schema=decode_schema(fields.get("schema")),
+            start_offset=fields["start_offset"],
+            durable_end=fields["durable_end"],
+            raw=fields,
+        )
+
+    @property
+    def message_count(self) -> int:
+        return self.durable_end - self.start_offset
+
+    def to_dict(self) -> dict[str, Any]:
+        """For printing and JSON: the schema as text."""
+        fields = asdict(self)
+        del fields["raw"]
+        fields["schema"] = None if self.schema is None else str(self.schema)
+        return fields
+
+
+def encode_schema(schema: pa.Schema | None) -> str | None:
+    return None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def decode_schema(text: str | None) -> pa.Schema | None:
+    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+class Admin:
+    """The administrative calls, which `Client` offers as its own."""
+
+    _connection: Connection
+
+    def create_topic(
+        self,
+        topic: str | TopicName,
+        schema: pa.Schema | None = None,
+        *,
+        ack: str | None = None,
+        retention_minutes: int | None = None,
+        retention_mb: int | None = None,
+        if_not_exists: bool = False,
+    ) -> TopicDescription:
+        """Make a topic. Without a schema it takes messages; with one, Arrow data of exactly those columns."""
+        fields = {
+            "topic": str(TopicName.parse(topic)),
+            "schema": encode_schema(schema),
+            "ack": ack,
+            "retention_minutes": retention_minutes,
+            "retention_mb": retention_mb,
+            "if_not_exists": if_not_exists or None,
+        }
+        return TopicDescription.from_json(self._connection.action("create_topic", fields))
+
+    def list_topics(self, prefix: str | None = None) -> list[TopicDescription]:
+        answer = self._connection.action("list_topics", {"prefix": prefix})
+        return [TopicDescription.from_json(fields) for fields in answer["topics"]]
+
+    def describe_topic(self, topic: str | TopicName) -> TopicDescription:
+        return TopicDescription.from_json(
+            self._connection.action("describe_topic", {"topic": str(TopicName.parse(topic))})
+        )
+
+    def update_topic(
+        self,
+        topic: str | TopicName,
+        *,
+        ack: str | None = None,
+        retention_minutes: int | None = None,
+        retention_mb: int | None = None,
+    ) -> TopicDescription:
+        """Change what is given and leave the rest."""
+        fields = {
+            "topic": str(TopicName.parse(topic)),
+            "ack": ack,
+            "retention_minutes": retention_minutes,
+            "retention_mb": retention_mb,
+        }
+        return TopicDescription.from_json(self._connection.action("update_topic", fields))
+
+    def delete_topic(self, topic: str | TopicName) -> None:
+        self._connection.action("delete_topic", {"topic": str(TopicName.parse(topic))})
+
+    def stats(self, topic: str | TopicName | None = None) -> dict[str, Any]:
+        """`{"topics": […], "broker": {…}}`, of one topic or of all."""
+        return self._connection.action("stats", {"topic": None if topic is None else str(TopicName.parse(topic))})
+
+    def ping(self) -> dict[str, Any]:
+        """The broker's version and id."""
+        return self._connection.action("ping", {})

@@ -1,0 +1,19 @@
+"""How long to wait before the next try: exponential, with jitter so that clients do not return all at once."""
+
+import random
+
+
+class Backoff:
+    def __init__(self, first_s: float = 0.02, limit_s: float = 2.0) -> None:
+        self._first_s = first_s
+        self._limit_s = limit_s
+        self._tries = 0
+
+    def next(self) -> float:
+        ceiling = min(self._limit_s, self._first_s * (1 << min(self._tries, 16)))
+        self._tries += 1
+        jitter: float = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        return ceiling * jitter
+
+    def reset(self) -> None:
+        self._tries = 0

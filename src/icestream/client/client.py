@@ -1,0 +1,220 @@
+"""The client of one broker."""
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from icestream.client.admin import Admin, decode_schema, encode_schema
+from icestream.client.connection import Connection
+from icestream.client.consumer import Consumer
+from icestream.client.feed import Feed
+from icestream.client.outbox import Outbox
+from icestream.client.producer import Producer
+from icestream.client.publisher import Publisher
+from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
+from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.model.names import TopicName, check_producer
+from icestream.model.offsets import StartPosition
+
+Start = str | int | datetime | dict[str, int] | StartPosition
+"""`"earliest"`, `"latest"`, an offset, or the first message published at or after a time."""
+
+MAX_IN_FLIGHT = 8
+"""Of one producer. The broker recognises the last 16 batches of a producer, so a repeat is always among them."""
+
+_MIB = 1024 * 1024
+_BATCH_HEADROOM_BYTES = 1024
+"""Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
+
+
+class Client(Admin):
+    """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
+
+    One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
+    `timeout` (seconds) bounds administrative calls.
+    """
+
+    def __init__(
+        self,
+        url: str = "grpc://127.0.0.1:8815",
+        *,
+        token: str | None = None,
+        tls: str | Path | bytes | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self._connection = Connection(url, token=token, tls=tls, timeout_s=timeout)
+        self._lock = threading.Lock()
+        self._publishers: dict[bytes, Publisher] = {}
+        self._producers: set[Producer] = set()
+        self._feeds: list[Feed] = []
+
+    @property
+    def url(self) -> str:
+        return self._connection.url
+
+    # ---- publishing
+
+    def producer(
+        self,
+        topic: str | TopicName,
+        *,
+        name: str | None = None,
+        schema: pa.Schema | None = None,
+        ack: str | None = None,
+        linger_ms: float = 0,
+        max_batch_bytes: int = _MIB,
+        max_batch_messages: int = 10_000,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_buffer_bytes: int = 64 * _MIB,
+        retry_timeout: float | None = 60.0,
+        block_timeout: float | None = 60.0,
+    ) -> Producer:
+        """Open a producer.
+
+        `name`: with a name of your own, a producer that is opened again goes on with its numbering; one process at a
+        time may use it. `linger_ms`: how long a batch waits for more messages; with 0 the first message goes at once,
+        and messages collect only while an acknowledgement is awaited. `max_in_flight`: batches sent and not
+        acknowledged.
+        `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at most `block_timeout` seconds.
+        `retry_timeout`: seconds without any success after which what waits fails; None tries forever.
+        """
+        text = str(TopicName.parse(topic))
+        if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
+            raise InvalidRequestError(
+                f"max_in_flight is 1 to {MAX_IN_FLIGHT}, not {max_in_flight}", operation="open producer"
+            )
+        if linger_ms < 0 or min(max_batch_bytes, max_batch_messages, max_buffer_bytes) < 1:
+            raise InvalidRequestError("a limit is 1 or more, and linger_ms 0 or more", operation="open producer")
+        chosen = _unique_name() if name is None else check_producer(name)
+        opened = self._connection.action(
+            "open_producer", {"topic": text, "producer": chosen, "schema": encode_schema(schema)}
+        )
+        topic_schema = decode_schema(opened.get("schema")) or MESSAGE_SCHEMA
+        limit = int(opened["max_batch_bytes"])
+        room = limit - min(_BATCH_HEADROOM_BYTES, limit // 4)
+        publisher = self._publisher(topic_schema)
+        outbox = Outbox(
+            text,
+            publisher.lock,
+            name=chosen,
+            new_name=_unique_name if name is None else None,
+            next_sequence=int(opened["next_sequence"]),
+            ack=ack,
+            max_in_flight=max_in_flight,
+            linger_s=linger_ms / 1000,
+            retry_timeout_s=retry_timeout,
+        )
+        producer = Producer(
+            publisher,
+            outbox,
+            schema=topic_schema,
+            batch_bytes=min(max_batch_bytes, room),
+            batch_messages=max_batch_messages,
+            max_message_bytes=min(int(opened["max_message_bytes"]), room),
+            broker_batch_bytes=room,
+            max_buffer_bytes=max_buffer_bytes,
+            block_timeout=block_timeout,
+            on_close=self._producers.discard,
+        )
+        self._producers.add(producer)
+        return producer
+
+    def _publisher(self, schema: pa.Schema) -> Publisher:
+        key = schema.serialize().to_pybytes()
+        with self._lock:
+            self._connection.check_open("open producer")
+            publisher = self._publishers.get(key)
+            if publisher is None:
+                publisher = self._publishers[key] = Publisher(self._connection, schema)
+            return publisher
+
+    # ---- reading
+
+    def read(self, topic: str | TopicName, start: Start = "earliest", end: int | None = None) -> pa.Table:
+        """The messages from `start` to before `end`, which is by default the end of what is durable now."""
+        ticket = {"topic": str(TopicName.parse(topic)), "start": _position(start).to_json()}
+        if end is not None:
+            ticket["end"] = end
+        try:
+            return self._connection.get(ticket).read_all()
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self._connection.typed(error, "read") from error
+
+    def consume(
+        self,
+        topic: str | TopicName,
+        start: Start = "earliest",
+        *,
+        end: int | None = None,
+        follow: bool = False,
+        max_messages: int | None = None,
+    ) -> Consumer:
+        """Read a topic as a stream, with no group and no memory of what was read.
+
+        With `follow` it waits for new messages, and a broker that goes away and comes back costs only time: reading
+        goes on at the next offset, without gap or duplicate.
+        """
+        self._connection.check_open("consume")
+        position = _position(start)
+        text = str(TopicName.parse(topic))
+        if follow and position.kind == "latest":
+            # The end as it is now, as a number: asking a second time, after a lost connection, would leave a gap.
+            position = StartPosition.offset(self.describe_topic(text).durable_end)
+        feed = Feed(self._connection, text, position, end=end, follow=follow, max_messages=max_messages)
+        with self._lock:
+            self._feeds = [other for other in self._feeds if not other.ended]
+            self._feeds.append(feed)
+        return Consumer(feed)
+
+    # ---- the end
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End everything that this client has open.
+
+        Messages that are on their way get up to `timeout` seconds if the broker is connected; then the receipts of
+        those that are not acknowledged fail with ClosedError.
+        """
+        deadline = time.monotonic() + timeout
+        for producer in list(self._producers):
+            with contextlib.suppress(IcestreamError):
+                producer.close(max(0.0, deadline - time.monotonic()) if producer.connected else 0.0)
+        with self._lock:
+            self._connection.close()
+            publishers, self._publishers = list(self._publishers.values()), {}
+            feeds, self._feeds = self._feeds, []
+        for publisher in publishers:
+            publisher.close(ClosedError("the client was closed", operation="publish"))
+        for feed in feeds:
+            feed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _unique_name() -> str:
+    return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+def _position(start: Any) -> StartPosition:
+    if isinstance(start, StartPosition):
+        return start
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidRequestError("a start time needs a time zone", operation="start position")
+        return StartPosition.timestamp(round(start.timestamp() * 1_000_000))
+    return StartPosition.from_json(start)

@@ -1,0 +1,158 @@
+"""The Flight connection: calls out, typed errors back."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from icestream.model.errors import (
+    ClosedError,
+    DeadlineError,
+    IcestreamError,
+    InvalidRequestError,
+    UnavailableError,
+    error_from_dict,
+)
+
+_SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
+_DEFAULT_PORT = 8815
+
+_RECONNECT_S = 2.0
+"""A broker that was there before and cannot be connected to may be back already: gRPC tries only now and then."""
+
+_RETRY_S = 0.05
+
+_CHANNEL = [
+    # A restarted broker is found again within a second; without this, gRPC waits up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name, how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
+    # Clients in one process do not share each other's broken connections.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Flight's streams cannot be cancelled from outside: a broker that stopped answering is noticed by its silence.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+
+class Connection:
+    def __init__(self, url: str, *, token: str | None, tls: str | Path | bytes | None, timeout_s: float) -> None:
+        self.url, location = _parse(url)
+        self._closed = False
+        self._reached = False
+        roots = Path(tls).read_bytes() if isinstance(tls, str | Path) else tls
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._call = fl.FlightCallOptions(timeout=timeout_s, headers=headers)
+        self._stream = fl.FlightCallOptions(headers=headers)
+        self._client = fl.FlightClient(location, tls_root_certs=roots, generic_options=_CHANNEL)
+
+    def action(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """One administrative call; fields that are None are left out."""
+        self.check_open(name)
+        body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
+        deadline = time.monotonic() + _RECONNECT_S
+        while True:
+            try:
+                results = list(self._client.do_action(fl.Action(name, body), self._call))
+            except (fl.FlightError, pa.ArrowException) as error:
+                if not (self._reached and _not_sent(error) and time.monotonic() < deadline):
+                    raise self.typed(error, name) from error
+                time.sleep(_RETRY_S)
+            else:
+                break
+        self._reached = True
+        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes()) if results else {}
+        return answer
+
+    def get(self, ticket: dict[str, Any]) -> Any:
+        """A reader of the ticket's stream. Errors of the broker show when it is read from."""
+        self.check_open("read")
+        try:
+            return self._client.do_get(fl.Ticket(json.dumps(ticket).encode()), self._stream)
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self.typed(error, "read") from error
+
+    def put(self, schema: pa.Schema) -> tuple[Any, Any]:
+        """A publishing stream: its writer, and the reader of its acknowledgements."""
+        self.check_open("publish")
+        try:
+            writer, reader = self._client.do_put(fl.FlightDescriptor.for_path("publish"), schema, self._stream)
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self.typed(error, "publish") from error
+        return writer, reader
+
+    def typed(self, error: Exception, operation: str) -> IcestreamError:
+        """The broker's own error where the call carries one, else what the transport's error means."""
+        fields = _error_fields(error)
+        if fields is not None:
+            return error_from_dict(fields)
+        reason = _first_sentence(error)
+        if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
+            return UnavailableError(
+                f"cannot reach a broker at {self.url}",
+                operation=operation,
+                place=reason,
+                remedy="check the address and that the broker runs",
+            )
+        if isinstance(error, fl.FlightTimedOutError):
+            return DeadlineError(f"no answer from the broker at {self.url} in time", operation=operation)
+        if isinstance(error, fl.FlightUnauthenticatedError | fl.FlightUnauthorizedError):
+            return IcestreamError(
+                f"the broker at {self.url} refuses this client: {reason}", operation=operation, remedy="check the token"
+            )
+        if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
+            return InvalidRequestError(reason, operation=operation)
+        return IcestreamError(f"the broker at {self.url} failed: {reason}", operation=operation)
+
+    def check_open(self, operation: str) -> None:
+        if self._closed:
+            raise ClosedError("the client is closed", operation=operation)
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+
+def _parse(url: str) -> tuple[str, str]:
+    """The address as shown to users, and as Flight wants it."""
+    text = url if "://" in url else f"grpc://{url}"
+    try:
+        parts = urlsplit(text)
+        host, port, scheme = parts.hostname, parts.port or _DEFAULT_PORT, _SCHEMES.get(parts.scheme)
+    except ValueError:
+        host = scheme = None
+        port = 0
+    if not host or scheme is None or parts.path.strip("/") or parts.query:
+        raise InvalidRequestError(
+            f"{url!r} is not a broker's address", operation="connect", remedy="use grpc://host:port or grpc+tls://…"
+        )
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{parts.scheme}://{host}:{port}", f"{scheme}://{host}:{port}"
+
+
+def _error_fields(error: Exception) -> dict[str, Any] | None:
+    extra = getattr(error, "extra_info", None)
+    if not extra:
+        return None
+    try:
+        fields = json.loads(extra)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and "code" in fields else None
+
+
+def _not_sent(error: Exception) -> bool:
+    """Whether the call failed before it could have had any effect."""
+    return isinstance(error, fl.FlightUnavailableError) and "failed to connect" in str(error)
+
+
+def _first_sentence(error: Exception) -> str:
+    """Flight's messages go on with a trace or gRPC's debug context, which help nobody."""
+    text = str(error).split(". gRPC client debug context", 1)[0].split(". Detail: Python exception", 1)[0]
+    return text.removeprefix("Flight returned ").split("with message: ", 1)[-1]

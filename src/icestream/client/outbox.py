@@ -1,0 +1,277 @@
+"""One producer's batches in order: what is open, queued, in flight, and to be sent again. No threads, no network.
+
+What it guarantees, given a broker that keeps the protocol: batches are stored in the order in which they were sealed,
+each at most once, and a batch that is reported as failed with a final error leaves no hole behind it.
+
+The rules:
+
+1. A batch gets its sequence when it is first written, and keeps it as long as a copy of it may still reach the broker.
+2. At most `max_in_flight` batches are unanswered; a single one until the broker has stored one under this name, because
+   it cannot see a hole in the count of a producer that it does not know.
+3. After any failure nothing new is written until all that is in flight is answered. Then what failed for now is written
+   again from the oldest on, with the same sequences.
+4. After a final failure the sequences from the failed one on are given anew, so that the broker sees no hole. That is
+   safe only when no copy of a later batch can turn up afterwards and fit by accident into the new count. A copy that
+   was answered is dead; one that was on a stream when it broke may still sit in the broker. In that case the count
+   cannot be continued: a producer with a generated name takes a new name and counts from 0, and one with a given name
+   fails.
+5. When the broker has accepted nothing for `retry_timeout_s`, all that waits fails, and rule 4 applies.
+"""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from icestream.client.backoff import Backoff
+from icestream.client.pending import PendingBatch
+from icestream.model.errors import ClosedError, IcestreamError, SequenceError
+
+
+class Outbox:
+    """All methods but `__init__` need the lock."""
+
+    def __init__(
+        self,
+        topic: str,
+        lock: threading.Lock,
+        *,
+        name: str,
+        new_name: Callable[[], str] | None,
+        next_sequence: int = 0,
+        ack: str | None = None,
+        max_in_flight: int = 8,
+        linger_s: float = 0.0,
+        retry_timeout_s: float | None = 60.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.topic = topic
+        self.lock = lock
+        self.name = name
+        self.new_name = new_name
+        self.ack = ack
+        self.linger_s = linger_s
+        self.retry_timeout_s = retry_timeout_s
+        self.open: PendingBatch | None = None
+        self.queue: deque[PendingBatch] = deque()
+        self.sent: deque[PendingBatch] = deque()
+        self.buffered_bytes = 0
+        self.not_before = 0.0
+        self.timer_at = 0.0
+        self.held = False
+        self.progress_at = 0.0
+        self.last_error: IcestreamError | None = None
+        self.failure: IcestreamError | None = None
+        self.scheduled = False
+        self.space: threading.Condition | None = None
+        self.space_callbacks: list[Callable[[], None]] = []
+        self.unseen_failures: list[PendingBatch] = []
+        self._next_sequence = next_sequence
+        self._known = next_sequence > 0
+        self._max_in_flight = max_in_flight
+        self._redo: list[PendingBatch] = []
+        self._hole: int | None = None
+        self._exposed_end = 0
+        self._must_restart = False
+        self._backoff = backoff or Backoff()
+        self._metadata_head = self._head()
+
+    # ---- filling
+
+    def new_batch(self, now: float, record: Any = None, nbytes: int = 0) -> PendingBatch:
+        if not self.busy:
+            self.progress_at = now
+        return PendingBatch(self.lock, self, record, nbytes)
+
+    def seal(self) -> None:
+        """Queue what was collected."""
+        if self.open is not None and self.open.count:
+            self.queue.append(self.open)
+        self.open = None
+
+    def pending(self) -> list[PendingBatch]:
+        """All that is not acknowledged yet, oldest first."""
+        waiting = [*self._redo, *self.sent]
+        waiting.sort(key=_sequence)
+        waiting += self.queue
+        if self.open is not None and self.open.count:
+            waiting.append(self.open)
+        return waiting
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.sent or self.queue or self._redo or self.open)
+
+    # ---- writing
+
+    def sendable(self, now: float) -> bool:
+        if self._hole is not None or self._redo or now < self.not_before or self.held:
+            return False
+        if len(self.sent) >= (self._max_in_flight if self._known else 1):
+            return False
+        return bool(self.queue) or (not self.linger_s and not self.sent and self.open is not None)
+
+    def take(self, now: float) -> PendingBatch | None:
+        """The next batch to write, which is in flight from now on.
+
+        Without linger an open batch goes as soon as nothing is in flight; while something is, messages collect.
+        """
+        if not self.sendable(now):
+            return None
+        if self.queue:
+            batch = self.queue.popleft()
+        else:
+            assert self.open is not None
+            batch, self.open = self.open, None
+        if batch.sequence is None:
+            batch.sequence = self._next_sequence
+            self._next_sequence += batch.count
+        self.sent.append(batch)
+        return batch
+
+    def metadata(self, batch: PendingBatch, batch_id: int, *, more: bool) -> bytes:
+        tail = ',"more":true}' if more else "}"
+        return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id}{tail}'.encode()
+
+    def _head(self) -> str:
+        fields = {"topic": self.topic, "producer": self.name}
+        if self.ack is not None:
+            fields["ack"] = self.ack
+        return json.dumps(fields, separators=(",", ":"))[:-1]
+
+    # ---- answers; each gives the batches that are done now
+
+    def stored(self, batch: PendingBatch, base_offset: int, publish_time_us: int, now: float) -> list[PendingBatch]:
+        self.sent.remove(batch)
+        self._known = True
+        self.held = False
+        self.progress_at = now
+        self.not_before = 0.0
+        self._backoff.reset()
+        self.buffered_bytes -= batch.nbytes
+        batch.succeed(base_offset, publish_time_us)
+        return [batch, *self._continue()]
+
+    def refused(self, batch: PendingBatch, error: IcestreamError, now: float) -> list[PendingBatch]:
+        """The broker answered that it did not store the batch."""
+        sequence = _sequence(batch)
+        oldest = not self._redo and self._hole is None and self.sent[0] is batch
+        self.sent.remove(batch)
+        self.last_error = error
+        done: list[PendingBatch] = []
+        if isinstance(error, SequenceError):
+            expected = error.details.get("expected")
+            if isinstance(expected, int) and expected > sequence:
+                done = self._fail([batch], error)
+                self._restart_from(sequence)
+            else:
+                self._redo.append(batch)
+                if oldest:
+                    self._restart_from(sequence)
+        elif error.retryable or isinstance(error, ClosedError):  # closed: the broker is stopping; another one starts
+            self._redo.append(batch)
+            self._delay(now)
+        else:
+            done = self._fail([batch], error)
+            self._hole = sequence if self._hole is None else min(self._hole, sequence)
+        return [*done, *self._continue()]
+
+    def stream_lost(self, error: IcestreamError) -> list[PendingBatch]:
+        """Whether the batches in flight were stored is not known: send them again, in order, as they were."""
+        self.last_error = error
+        if self.sent:
+            last = self.sent[-1]
+            self._exposed_end = max(self._exposed_end, _sequence(last) + last.count)
+            self._redo.extend(self.sent)
+            self.sent.clear()
+        return self._continue()
+
+    def stalled(self, now: float) -> bool:
+        """Whether the broker has accepted nothing for too long although something waits."""
+        return self.retry_timeout_s is not None and self.busy and now - self.progress_at >= self.retry_timeout_s
+
+    def give_up(self, error: IcestreamError, *, final: bool = False) -> list[PendingBatch]:
+        """Fail all that waits; nothing may be in flight. `final`: and take no more."""
+        waiting = self.pending()
+        self.queue.clear()
+        self._redo.clear()
+        self.open = None
+        numbered = [_sequence(batch) for batch in waiting if batch.sequence is not None]
+        if numbered:
+            self._hole = min([*numbered, self._hole] if self._hole is not None else numbered)
+        if final:
+            self.failure = error
+        done = self._fail(waiting, error)
+        self.not_before = 0.0
+        self.held = False
+        return [*done, *self._continue()]
+
+    # ---- the rules 3 and 4
+
+    def _restart_from(self, sequence: int) -> None:
+        """The broker counts differently, so this producer's count has no meaning any more."""
+        self._hole = sequence if self._hole is None else min(self._hole, sequence)
+        self._must_restart = True
+
+    def _continue(self) -> list[PendingBatch]:
+        """Once all is answered: close the hole, and put what has to be sent again before what was never sent."""
+        if self.sent or not (self._redo or self._hole is not None):
+            return []
+        self._redo.sort(key=_sequence)
+        self.queue.extendleft(reversed(self._redo))
+        self._redo.clear()
+        hole, self._hole = self._hole, None
+        if hole is None:
+            return []
+        restart = self._must_restart or self._exposed_end > hole
+        self._must_restart = False
+        if restart:
+            return self._restart()
+        for batch in self.queue:
+            if batch.sequence is not None and batch.sequence > hole:
+                batch.sequence = None
+        self._next_sequence = hole
+        return []
+
+    def _restart(self) -> list[PendingBatch]:
+        if self.new_name is None:
+            error = SequenceError(
+                f"the numbering of producer {self.name!r} cannot be continued: {self.last_error}",
+                operation="publish",
+                place=self.topic,
+                remedy="open the producer again",
+            )
+            error.__cause__ = self.last_error
+            self.failure = error
+            waiting = self.pending()
+            self.queue.clear()
+            self.open = None
+            return self._fail(waiting, error)
+        self.name = self.new_name()
+        self._metadata_head = self._head()
+        self._next_sequence = self._exposed_end = 0
+        self._known = False
+        for batch in self.queue:
+            batch.sequence = None
+        return []
+
+    def _fail(self, batches: list[PendingBatch], error: IcestreamError) -> list[PendingBatch]:
+        for batch in batches:
+            self.buffered_bytes -= batch.nbytes
+            batch.fail(error)
+            self.unseen_failures.append(batch)
+        del self.unseen_failures[:-_KEPT_FAILURES]
+        return batches
+
+    def _delay(self, now: float) -> None:
+        self.not_before = now + self._backoff.next()
+
+
+_KEPT_FAILURES = 1000
+"""`flush` reports the first unseen failure; the list must not grow when nobody ever calls it."""
+
+
+def _sequence(batch: PendingBatch) -> int:
+    assert batch.sequence is not None
+    return batch.sequence

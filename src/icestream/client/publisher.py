@@ -1,0 +1,312 @@
+"""All producers of a client that share an Arrow schema, on one stream.
+
+Any thread may write, one at a time: the thread that sends a lone message writes it itself, so it pays for no hand-over;
+what cannot go at once is left to the sender thread, which is woken by acknowledgements, timers and reconnects. There
+are two threads, however many producers there are. One lock guards all state and is never held during input or output.
+"""
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from icestream.client.backoff import Backoff
+from icestream.client.connection import Connection
+from icestream.client.outbox import Outbox
+from icestream.client.pending import PendingBatch
+from icestream.client.publish_stream import PublishStream
+from icestream.client.timers import Timers
+from icestream.model.errors import ClosedError, IcestreamError, UnavailableError, error_from_dict
+
+_CHECK_INTERVAL_S = 1.0
+_JOIN_TIMEOUT_S = 2.0
+
+Afterwards = list[Callable[[], None]]
+"""What is to be called once the lock is let go: it may run other people's code."""
+
+
+class Publisher:
+    def __init__(self, connection: Connection, schema: pa.Schema) -> None:
+        self.lock = threading.Lock()
+        self._connection = connection
+        self._schema = schema
+        self._wake = threading.Condition(self.lock)
+        self._sleeping = False
+        self._outboxes: set[Outbox] = set()
+        self._ready: deque[Outbox] = deque()
+        self._timers = Timers()
+        self._in_flight: dict[int, PendingBatch] = {}
+        self._ids = itertools.count()
+        self._stream: PublishStream | None = None
+        self._want_stream = False
+        self._writing = False
+        self._connect_at = 0.0
+        self._check_at = 0.0
+        self._backoff = Backoff()
+        self._last_error: IcestreamError | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    # ---- producers
+
+    def attach(self, outbox: Outbox) -> None:
+        with self.lock:
+            if self._closed:
+                raise ClosedError("the client is closed", operation="publish")
+            self._outboxes.add(outbox)
+            self._want_stream = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="icestream-sender", daemon=True)
+                self._thread.start()
+            self._notify()
+
+    def detach(self, outbox: Outbox, error: IcestreamError) -> None:
+        """Forget the producer; what it has not got acknowledged fails with `error`."""
+        with self.lock:
+            self._outboxes.discard(outbox)
+            afterwards = self._abandon(outbox, error)
+        _call(afterwards)
+
+    def _abandon(self, outbox: Outbox, error: IcestreamError) -> Afterwards:
+        for batch_id in [batch_id for batch_id, batch in self._in_flight.items() if batch.owner is outbox]:
+            del self._in_flight[batch_id]
+        return self._finished(outbox, [*outbox.stream_lost(error), *outbox.give_up(error, final=True)])
+
+    # ---- for callers that hold the lock
+
+    def begin(self, outbox: Outbox, now: float) -> PendingBatch | None:
+        """A batch that the calling thread has to `write` once it has let the lock go; or None: it will be done."""
+        if self._stream is None or self._writing or self._ready:
+            self.schedule(outbox)
+            return None
+        batch = outbox.take(now)
+        if batch is not None:
+            self._writing = True
+        return batch
+
+    def schedule(self, outbox: Outbox) -> None:
+        """Let the sender thread look at it."""
+        if not outbox.scheduled:
+            outbox.scheduled = True
+            self._ready.append(outbox)
+            self._want_stream = True
+            self._notify()
+
+    def seal_at(self, when: float, outbox: Outbox, batch: PendingBatch) -> None:
+        if self._timers.add(when, outbox, batch):
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._sleeping:
+            self._sleeping = False
+            self._wake.notify()
+
+    # ---- writing
+
+    def write(self, batch: PendingBatch) -> None:
+        """Write a batch that `begin` gave. A failure is not raised: the stream's end is handled where it is read."""
+        outbox: Outbox = batch.owner
+        record = batch.arrow()
+        with self.lock:
+            stream = self._stream
+            # If the stream broke since the lock was let go, the batch went back to the queue.
+            if batch in outbox.sent:
+                batch_id = next(self._ids)
+                more = bool(self._in_flight or self._ready or outbox.queue or outbox.open)
+                self._in_flight[batch_id] = batch
+                metadata = outbox.metadata(batch, batch_id, more=more)
+            else:
+                stream = None
+        if stream is not None:
+            try:
+                stream.write(record, metadata)
+            except (fl.FlightError, pa.ArrowException):
+                stream.finish()
+        with self.lock:
+            self._writing = False
+            if outbox.sendable(time.monotonic()):
+                self.schedule(outbox)
+            if self._ready:
+                self._notify()
+
+    # ---- the sender thread
+
+    def _run(self) -> None:
+        while True:
+            with self.lock:
+                while True:
+                    if self._closed:
+                        return
+                    now = time.monotonic()
+                    for outbox in self._timers.due(now):
+                        self.schedule(outbox)
+                    afterwards = self._give_up_stalled(now)
+                    connect = self._stream is None and self._want_stream and now >= self._connect_at
+                    batch = self._next_batch(now)
+                    if connect or batch or afterwards:
+                        break
+                    self._sleep(now)
+            _call(afterwards)
+            if connect:
+                self._connect()
+            if batch is not None:
+                self.write(batch)
+
+    def _next_batch(self, now: float) -> PendingBatch | None:
+        """Of the next producer in turn that can send: each writes one batch, then it is another one's turn."""
+        while self._ready and self._stream is not None and not self._writing:
+            outbox = self._ready.popleft()
+            outbox.scheduled = False
+            batch = outbox.take(now)
+            if batch is not None:
+                self._writing = True
+                return batch
+            if outbox.not_before > now and outbox.timer_at != outbox.not_before:
+                outbox.timer_at = outbox.not_before
+                self._timers.add(outbox.not_before, outbox)
+        return None
+
+    def _sleep(self, now: float) -> None:
+        due = self._timers.next()
+        until = [] if due is None else [due]
+        if self._stream is None and self._want_stream:
+            until.append(self._connect_at)
+        if self._in_flight or self._stream is None:
+            until.append(self._check_at)
+        self._sleeping = True
+        self._wake.wait(max(0.0, min(until) - now) if until else None)
+        self._sleeping = False
+
+    def _give_up_stalled(self, now: float) -> Afterwards:
+        if now < self._check_at:
+            return []
+        limits = [outbox.retry_timeout_s for outbox in self._outboxes if outbox.retry_timeout_s is not None]
+        self._check_at = now + min([_CHECK_INTERVAL_S, *(limit / 4 for limit in limits)])
+        stalled = [outbox for outbox in self._outboxes if outbox.stalled(now)]
+        afterwards: Afterwards = []
+        if any(outbox.sent and outbox.held for outbox in stalled):
+            # The broker is connected and silent: what it got on this stream has an unknown outcome.
+            afterwards += self._lose_stream(UnavailableError("the broker does not answer", operation="publish"))
+        for outbox in stalled:
+            if outbox.sent:
+                # Refused again and again, and just on its way once more: an answer keeps the outcome known.
+                outbox.held = True
+                continue
+            reason = outbox.last_error or self._last_error
+            error = UnavailableError(
+                f"the broker accepted nothing for {outbox.retry_timeout_s} s, last: {reason or 'no answer'}",
+                operation="publish",
+                place=outbox.topic,
+                remedy="whether the messages were stored is not known",
+            )
+            error.__cause__ = reason
+            afterwards += self._finished(outbox, outbox.give_up(error))
+        return afterwards
+
+    # ---- the stream's life
+
+    def _connect(self) -> None:
+        try:
+            stream = PublishStream(
+                self._connection, self._schema, on_answer=self._on_answer, on_end=self._on_stream_end
+            )
+        except IcestreamError as error:
+            with self.lock:
+                self._last_error = error
+                self._connect_at = time.monotonic() + self._backoff.next()
+            return
+        with self.lock:
+            stream.start()
+            if not self._closed:
+                self._stream = stream
+                self._last_error = None
+                return
+        stream.finish()
+        stream.join(_JOIN_TIMEOUT_S)
+
+    def _on_stream_end(self, stream: PublishStream, error: IcestreamError) -> None:
+        with self.lock:
+            afterwards = self._lose_stream(error) if stream is self._stream else []
+            self._notify()
+        _call(afterwards)
+
+    def _lose_stream(self, error: IcestreamError) -> Afterwards:
+        self._stream = None
+        self._in_flight.clear()
+        self._last_error = error
+        self._connect_at = time.monotonic() + self._backoff.next()
+        afterwards: Afterwards = []
+        hopeless = not (error.retryable or isinstance(error, ClosedError))
+        for outbox in self._outboxes:
+            concerned = bool(outbox.sent)
+            afterwards += self._finished(outbox, outbox.stream_lost(error))
+            if hopeless and concerned:
+                afterwards += self._finished(outbox, outbox.give_up(error))
+            if outbox.busy:
+                self.schedule(outbox)
+        # Without anything to send the next stream can wait for the next message.
+        self._want_stream = bool(self._ready)
+        return afterwards
+
+    def _on_answer(self, answer: dict[str, Any]) -> None:
+        now = time.monotonic()
+        with self.lock:
+            batch = self._in_flight.pop(answer["id"], None)
+            if batch is None:
+                return
+            outbox: Outbox = batch.owner
+            if "error" in answer:
+                done = outbox.refused(batch, error_from_dict(answer["error"]), now)
+            else:
+                self._backoff.reset()
+                done = outbox.stored(batch, answer["base_offset"], answer["publish_time_us"], now)
+            if outbox.held:  # it was refused once more, and its time is over
+                self._check_at = now
+                self._notify()
+            elif outbox.sendable(now) or outbox.not_before > now:
+                self.schedule(outbox)
+            afterwards = self._finished(outbox, done)
+        _call(afterwards)
+
+    def _finished(self, outbox: Outbox, done: list[PendingBatch]) -> Afterwards:
+        afterwards: Afterwards = [batch.announce for batch in done]
+        if done:
+            if outbox.space is not None:
+                outbox.space.notify_all()
+            if outbox.space_callbacks:
+                afterwards += outbox.space_callbacks
+                outbox.space_callbacks = []
+        return afterwards
+
+    # ---- the end
+
+    def close(self, error: IcestreamError) -> None:
+        """Fail what is not acknowledged with `error`, and end both threads."""
+        afterwards: Afterwards = []
+        with self.lock:
+            self._closed = True
+            stream, self._stream = self._stream, None
+            for outbox in self._outboxes:
+                afterwards += self._abandon(outbox, error)
+            self._notify()
+        _call(afterwards)
+        if stream is not None:
+            stream.finish()
+            stream.join(_JOIN_TIMEOUT_S)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    @property
+    def connected(self) -> bool:
+        """Or about to be, for the first time."""
+        return self._stream is not None or self._last_error is None
+
+
+def _call(afterwards: Afterwards) -> None:
+    for function in afterwards:
+        function()

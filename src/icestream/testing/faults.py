@@ -1,0 +1,270 @@
+"""A file system that fails when a plan says so.
+
+`FaultyFiles` stands between a program and any `Files`. Each call is shown to a `FaultPlan`; the first rule that it
+meets decides what happens instead of the call, or before it:
+
+* `Fail` raises an `OSError`, for a write or an allocation after a part of it was done;
+* `ShortWrite` takes only some of the bytes, as a nearly full disk does;
+* `Crash` raises `SimulatedCrash` here and from every later call: the process is dead, and touches nothing any more;
+* `Call` runs a function and goes on, to wait, to look, or to change the plan.
+
+Over a `SimulatedDisk` a failed datasync also loses what a real one may lose.
+"""
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from icestream.testing.operations import MUTATING, Kind, Operation
+from icestream.wal.files import Bytes, File, Files
+
+
+class SimulatedCrash(BaseException):
+    """The process ends here. Not an `Exception`, so that no handler takes it for an error to deal with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    code: int = errno.EIO
+    accept: int = 0
+    """How many bytes a write takes before it fails, or to what size an allocation gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortWrite:
+    accept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    accept: int = 0
+    """How many bytes a write takes before the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    function: Callable[[Operation], None]
+
+
+Fault: TypeAlias = Fail | ShortWrite | Crash | Call
+
+
+@dataclass(slots=True)
+class Rule:
+    """Meets the calls of some kinds on matching paths: the `nth` of them and, `times` in all, those behind it."""
+
+    fault: Fault
+    kinds: frozenset[Kind] = MUTATING
+    path: str = "*"
+    nth: int = 1
+    times: int | None = 1
+    """None: from then on always."""
+    chance: float = 1.0
+    """The part of those calls that are met, by the plan's random numbers."""
+    seen: int = field(default=0, init=False)
+    met: int = field(default=0, init=False)
+
+    def sees(self, operation: Operation) -> bool:
+        """Count the call if it is of the rule's kind; whether it is one of those to meet."""
+        if operation.kind not in self.kinds or not fnmatch(str(operation.path), self.path):
+            return False
+        self.seen += 1
+        return self.seen >= self.nth and (self.times is None or self.met < self.times)
+
+    def meets(self, rng: random.Random) -> bool:
+        if self.chance < 1.0 and rng.random() >= self.chance:
+            return False
+        self.met += 1
+        return True
+
+
+class FaultPlan:
+    """Rules in the order of their precedence. They may be added and cleared while the files are in use."""
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        self.injected: list[tuple[Operation, Fault]] = []
+        self._rng = rng or random.Random(0)  # noqa: S311 - the same faults each time
+        self._rules: list[Rule] = []
+        self._lock = threading.Lock()
+
+    @classmethod
+    def random(cls, seed: int, chance: float = 0.05, kinds: Iterable[Kind] = MUTATING) -> "FaultPlan":
+        """A plan that lets each such call fail with this chance, in a way that fits its kind."""
+        rng = random.Random(seed)  # noqa: S311 - the same faults each time
+        plan = cls(rng)
+        for kind in sorted(kinds):
+            plan.add(Fail(errno.EIO), kind, times=None, chance=chance)
+            if kind in (Kind.WRITE, Kind.ALLOCATE, Kind.CREATE, Kind.REPLACE, Kind.MAKE_DIRECTORY):
+                full = rng.choice((errno.ENOSPC, errno.EDQUOT))
+                plan.add(Fail(full, rng.randrange(1024)), kind, times=None, chance=chance)
+            if kind is Kind.WRITE:
+                plan.add(ShortWrite(rng.randrange(1, 1024)), kind, times=None, chance=chance)
+        return plan
+
+    def add(
+        self,
+        fault: Fault,
+        *kinds: Kind,
+        path: str = "*",
+        nth: int = 1,
+        times: int | None = 1,
+        chance: float = 1.0,
+    ) -> "FaultPlan":
+        """A rule for calls of these kinds, or for every change where none is named."""
+        with self._lock:
+            self._rules.append(Rule(fault, frozenset(kinds) or MUTATING, path, nth, times, chance))
+        return self
+
+    def clear(self) -> None:
+        """The faults end; what was injected stays on record."""
+        with self._lock:
+            self._rules.clear()
+
+    def decide(self, operation: Operation) -> Fault | None:
+        with self._lock:
+            for rule in [rule for rule in self._rules if rule.sees(operation)]:
+                if rule.meets(self._rng):
+                    self.injected.append((operation, rule.fault))
+                    return rule.fault
+        return None
+
+
+@runtime_checkable
+class LosesOnFailedSync(Protocol):
+    """A file that can do to itself what a failed datasync does."""
+
+    def fail_datasync(self) -> None: ...
+
+
+def _nothing(_fault: Fail | Crash) -> None:
+    pass
+
+
+class FaultyFiles:
+    def __init__(self, inner: Files, plan: FaultPlan | None = None) -> None:
+        self.inner = inner
+        self.plan = plan or FaultPlan()
+        self.crashed = False
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        self.meet(Operation(Kind.CREATE if create else Kind.OPEN, path))
+        return _FaultyFile(self, self.inner.open(path, create=create), path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        self.meet(Operation(Kind.READ, path))
+        return self.inner.read_bytes(path)
+
+    def exists(self, path: Path) -> bool:
+        self.check_alive()
+        return self.inner.exists(path)
+
+    def size(self, path: Path) -> int:
+        self.check_alive()
+        return self.inner.size(path)
+
+    def names(self, directory: Path) -> list[str]:
+        self.meet(Operation(Kind.NAMES, directory))
+        return self.inner.names(directory)
+
+    def make_directory(self, path: Path) -> None:
+        self.meet(Operation(Kind.MAKE_DIRECTORY, path))
+        self.inner.make_directory(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.meet(Operation(Kind.REPLACE, source, target=target))
+        self.inner.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        self.meet(Operation(Kind.REMOVE, path))
+        self.inner.remove(path)
+
+    def remove_tree(self, path: Path) -> None:
+        self.meet(Operation(Kind.REMOVE_TREE, path))
+        self.inner.remove_tree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self.meet(Operation(Kind.SYNC_DIRECTORY, path))
+        self.inner.sync_directory(path)
+
+    def check_alive(self) -> None:
+        if self.crashed:
+            raise SimulatedCrash
+
+    def meet(
+        self, operation: Operation, before_failing: Callable[[Fail | Crash], None] = _nothing
+    ) -> ShortWrite | None:
+        """Carry out what the plan has for the call. `before_failing` does the part of it that happens nevertheless."""
+        self.check_alive()
+        fault = self.plan.decide(operation)
+        match fault:
+            case Call(function):
+                function(operation)
+                self.check_alive()
+            case ShortWrite():
+                return fault
+            case Fail(code):
+                before_failing(fault)
+                raise OSError(code, os.strerror(code), str(operation.path))
+            case Crash():
+                before_failing(fault)
+                self.crashed = True
+                raise SimulatedCrash(str(operation))
+            case None:
+                pass
+        return None
+
+
+class _FaultyFile:
+    def __init__(self, files: FaultyFiles, inner: File, path: Path) -> None:
+        self._files = files
+        self._inner = inner
+        self._path = path
+
+    def write(self, buffers: Sequence[Bytes], position: int) -> int:
+        length = sum(map(len, buffers))
+
+        def write_part(fault: Fail | Crash) -> None:
+            self._inner.write([b"".join(buffers)[: fault.accept]], position)
+
+        short = self._files.meet(Operation(Kind.WRITE, self._path, position, length), write_part)
+        if short is None or short.accept >= length:
+            return self._inner.write(buffers, position)
+        return self._inner.write([b"".join(buffers)[: short.accept]], position)
+
+    def read(self, length: int, position: int) -> bytes:
+        self._files.meet(Operation(Kind.READ, self._path, position, length))
+        return self._inner.read(length, position)
+
+    def datasync(self) -> None:
+        def lose(fault: Fail | Crash) -> None:
+            if isinstance(fault, Fail) and isinstance(self._inner, LosesOnFailedSync):
+                self._inner.fail_datasync()
+
+        self._files.meet(Operation(Kind.DATASYNC, self._path), lose)
+        self._inner.datasync()
+
+    def allocate(self, end: int) -> None:
+        def allocate_part(fault: Fail | Crash) -> None:
+            if fault.accept:
+                self._inner.allocate(min(fault.accept, end))
+
+        self._files.meet(Operation(Kind.ALLOCATE, self._path, length=end), allocate_part)
+        self._inner.allocate(end)
+
+    def truncate(self, length: int) -> None:
+        self._files.meet(Operation(Kind.TRUNCATE, self._path, length=length))
+        self._inner.truncate(length)
+
+    def size(self) -> int:
+        self._files.check_alive()
+        return self._inner.size()
+
+    def close(self) -> None:
+        """Never fails: a dead process's files are closed too."""
+        self._inner.close()
