@@ -32,6 +32,7 @@ Start = str | int | datetime | dict[str, int] | StartPosition
 MAX_IN_FLIGHT = 8
 """Of one producer. The broker recognises the last 16 batches of a producer, so a repeat is always among them."""
 
+_CLOSE_POLL_S = 0.05
 _MIB = 1024 * 1024
 _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
@@ -185,9 +186,14 @@ class Client(Admin):
         those that are not acknowledged fail with ClosedError.
         """
         deadline = time.monotonic() + timeout
-        for producer in list(self._producers):
+        producers = list(self._producers)
+        waiting = [(producer, batch) for producer in producers for batch in producer.pending()]
+        for owner, batch in waiting:
+            while owner.connected and time.monotonic() < deadline and not batch.wait(_CLOSE_POLL_S):
+                pass
+        for producer in producers:
             with contextlib.suppress(IcestreamError):
-                producer.close(max(0.0, deadline - time.monotonic()) if producer.connected else 0.0)
+                producer.close(timeout=0)
         with self._lock:
             self._connection.close()
             publishers, self._publishers = list(self._publishers.values()), {}

@@ -10,11 +10,11 @@ The rules:
    it cannot see a hole in the count of a producer that it does not know.
 3. After any failure nothing new is written until all that is in flight is answered. Then what failed for now is written
    again from the oldest on, with the same sequences.
-4. After a final failure the sequences from the failed one on are given anew, so that the broker sees no hole. That is
-   safe only when no copy of a later batch can turn up afterwards and fit by accident into the new count. A copy that
-   was answered is dead; one that was on a stream when it broke may still sit in the broker. In that case the count
-   cannot be continued: a producer with a generated name takes a new name and counts from 0, and one with a given name
-   fails.
+4. After a final failure the sequences from the failed one on are given anew, so that the broker sees no hole. Before
+   that, all earlier batches are settled under their own sequences; the later ones cannot have been stored. It is safe
+   only when no copy of a later batch can turn up afterwards and fit by accident into the new count. A copy that was
+   answered is dead; one that was on a stream when it broke may still sit in the broker. In that case the count cannot
+   be continued: a producer with a generated name takes a new name and counts from 0, one with a given name fails.
 5. When the broker has accepted nothing for `retry_timeout_s`, all that waits fails, and rule 4 applies.
 """
 
@@ -92,9 +92,8 @@ class Outbox:
 
     def pending(self) -> list[PendingBatch]:
         """All that is not acknowledged yet, oldest first."""
-        waiting = [*self._redo, *self.sent]
-        waiting.sort(key=_sequence)
-        waiting += self.queue
+        waiting = [*self._redo, *self.sent, *self.queue]
+        waiting.sort(key=lambda batch: _NOT_NUMBERED if batch.sequence is None else batch.sequence)
         if self.open is not None and self.open.count:
             waiting.append(self.open)
         return waiting
@@ -106,7 +105,9 @@ class Outbox:
     # ---- writing
 
     def sendable(self, now: float) -> bool:
-        if self._hole is not None or self._redo or now < self.not_before or self.held:
+        if now < self.not_before or self.held:
+            return False
+        if (self._hole is not None or self._redo) and not self._before_hole():
             return False
         if len(self.sent) >= (self._max_in_flight if self._known else 1):
             return False
@@ -156,7 +157,11 @@ class Outbox:
     def refused(self, batch: PendingBatch, error: IcestreamError, now: float) -> list[PendingBatch]:
         """The broker answered that it did not store the batch."""
         sequence = _sequence(batch)
-        oldest = not self._redo and self._hole is None and self.sent[0] is batch
+        oldest = (
+            self.sent[0] is batch
+            and (self._hole is None or sequence < self._hole)
+            and all(sequence < _sequence(other) for other in self._redo)
+        )
         self.sent.remove(batch)
         self.last_error = error
         done: list[PendingBatch] = []
@@ -215,13 +220,20 @@ class Outbox:
         self._must_restart = True
 
     def _continue(self) -> list[PendingBatch]:
-        """Once all is answered: close the hole, and put what has to be sent again before what was never sent."""
+        """Once all is answered: put what has to be sent again before what was never sent, and close the hole."""
         if self.sent or not (self._redo or self._hole is not None):
             return []
         self._redo.sort(key=_sequence)
+        hole = self._hole
+        if hole is not None:
+            before = [batch for batch in self._redo if _sequence(batch) < hole]
+            self._redo = self._redo[len(before) :]
+            self.queue.extendleft(reversed(before))
+            if self._before_hole():
+                return []
         self.queue.extendleft(reversed(self._redo))
         self._redo.clear()
-        hole, self._hole = self._hole, None
+        self._hole = None
         if hole is None:
             return []
         restart = self._must_restart or self._exposed_end > hole
@@ -233,6 +245,13 @@ class Outbox:
                 batch.sequence = None
         self._next_sequence = hole
         return []
+
+    def _before_hole(self) -> bool:
+        """Whether the next batch to write has its place before the hole: those are settled first, as they are."""
+        if self._hole is None or not self.queue:
+            return False
+        sequence = self.queue[0].sequence
+        return sequence is not None and sequence < self._hole
 
     def _restart(self) -> list[PendingBatch]:
         if self.new_name is None:
@@ -270,6 +289,9 @@ class Outbox:
 
 _KEPT_FAILURES = 1000
 """`flush` reports the first unseen failure; the list must not grow when nobody ever calls it."""
+
+
+_NOT_NUMBERED = 1 << 63
 
 
 def _sequence(batch: PendingBatch) -> int:

@@ -191,6 +191,8 @@ class Publisher:
         afterwards: Afterwards = []
         if any(outbox.sent and outbox.held for outbox in stalled):
             # The broker is connected and silent: what it got on this stream has an unknown outcome.
+            if self._stream is not None:
+                afterwards.append(self._stream.finish)
             afterwards += self._lose_stream(UnavailableError("the broker does not answer", operation="publish"))
         for outbox in stalled:
             if outbox.sent:

@@ -62,6 +62,11 @@ class SimulatedDisk:
             for file in self._tree.files().values():
                 file.drop_cache(rng)
 
+    def count_unsynced(self) -> int:
+        """How many sectors and changes of names are not durable: the more, the more a power cut can do."""
+        with self._lock:
+            return len(self._tree.pending) + sum(len(file.versions) for file in self._tree.files().values())
+
     def unsynced(self) -> list[str]:
         """What is not durable, in words."""
         with self._lock:

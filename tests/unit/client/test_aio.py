@@ -1,0 +1,168 @@
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+import pytest
+from tests.unit.client.conftest import TOPIC
+from tests.unit.client.fake_broker import FakeBroker
+
+import icestream.aio
+from icestream.aio import Client
+from icestream.model.errors import ClosedError, DeadlineError, InvalidMessageError, OverloadedError
+
+
+def run(broker: FakeBroker, test: Callable[[Client], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with Client(broker.url) as client:
+            await client.create_topic(TOPIC)
+            await test(client)
+
+    asyncio.run(main())
+
+
+def test_messages_go_out_and_come_back(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        async with client.producer(TOPIC) as producer:
+            receipt = await producer.send(b"hello", key=b"k", attributes={"a": "b"})
+            assert await receipt == await receipt.offset == 0
+            assert (await receipt.publish_time).year == 2023
+            receipts = [await producer.send(b"%d" % number) for number in range(1000)]
+            assert await asyncio.gather(*(one.offset for one in receipts)) == list(range(1, 1001))
+            batch = await producer.send_batch(pa.table({"payload": ["x", "y"]}))
+            assert (await batch, batch.count, await batch.ranges) == (1001, 2, [(1001, 2)])
+        async with client.consume(TOPIC) as consumer:
+            assert [message.offset async for message in consumer] == list(range(1003))
+        assert (await client.read(TOPIC, 5, 7)).num_rows == 2
+
+    run(broker, test)
+
+
+def test_waiting_costs_no_thread_a_message(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        producer = await client.producer(TOPIC)
+        await (await producer.send(b"known"))
+        broker.answering.clear()
+        before = threading.active_count()
+        waiting = [asyncio.ensure_future((await producer.send(b"x")).result()) for _ in range(500)]
+        await asyncio.sleep(0)
+        assert threading.active_count() <= before
+        broker.answering.set()
+        assert await asyncio.gather(*waiting) == list(range(1, 501))
+        await producer.close()
+
+    run(broker, test)
+
+
+def test_a_task_that_gives_up_waiting_leaves_the_others_alone(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        producer = await client.producer(TOPIC)
+        broker.answering.clear()
+        receipt = await producer.send(b"x")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(receipt.result(), 0.01)
+        other = asyncio.ensure_future(receipt.result())
+        broker.answering.set()
+        assert await other == 0
+
+    run(broker, test)
+
+
+def test_a_full_buffer_is_awaited_and_bounded_in_time(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        async with client.producer(TOPIC, max_buffer_bytes=5_000, max_batch_bytes=1_000) as producer:
+            for _ in range(500):
+                await producer.send(b"x" * 500)
+                assert producer._producer._outbox.buffered_bytes <= 5_000
+            await producer.send_batch(pa.table({"payload": [b"x" * 500] * 5}))
+        assert len(broker.payloads()) == 505
+        broker.answering.clear()
+        producer = await client.producer(TOPIC, max_buffer_bytes=1_000, block_timeout=0.01)
+        await producer.send(b"x" * 900)
+        with pytest.raises(OverloadedError):
+            await producer.send(b"x" * 900)
+        broker.answering.set()
+
+    run(broker, test)
+
+
+def test_faults_are_survived_and_failures_raised(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        broker.faults.extend(["lost_ack", "retry", "drop", None, "linger"])
+        async with client.producer(TOPIC, max_batch_messages=3) as producer:
+            receipts = [await producer.send(b"%d" % number) for number in range(30)]
+            assert [await receipt for receipt in receipts] == list(range(30))
+            await producer.flush()
+            broker.faults.append("fatal")
+            failed = await producer.send(b"x")
+            assert isinstance(await failed.exception(), InvalidMessageError)
+            broker.faults.append("fatal")
+            await producer.send(b"x")
+            with pytest.raises(InvalidMessageError):
+                await producer.flush()
+
+    run(broker, test)
+
+
+def test_flush_has_a_deadline_and_close_ends_the_producer(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        producer = await client.producer(TOPIC)
+        broker.answering.clear()
+        await producer.send(b"x")
+        with pytest.raises(DeadlineError):
+            await producer.flush(timeout=0.01)
+        broker.answering.set()
+        await producer.close()
+        await producer.close()
+        with pytest.raises(ClosedError):
+            await producer.send(b"y")
+
+    run(broker, test)
+
+
+def test_the_callers_error_is_the_one_to_see(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        async def fails() -> None:
+            async with client.producer(TOPIC) as producer:
+                broker.faults.append("fatal")
+                await producer.send(b"x")
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            await fails()
+
+    run(broker, test)
+
+
+def test_following_waits_without_blocking_the_loop(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        consumer = await client.consume(TOPIC, follow=True)
+
+        async def collect() -> list[int]:
+            return [message.offset async for message in consumer]
+
+        collecting = asyncio.ensure_future(collect())
+        async with client.producer(TOPIC) as producer:
+            for number in range(10):
+                await (await producer.send(b"%d" % number))
+        async with client.consume(TOPIC, max_messages=10, follow=True) as second:
+            assert sum([batch.num_rows async for batch in second.batches()]) == 10
+        await consumer.close()
+        assert (await collecting) == list(range(10))[: len(await collecting)]
+
+    run(broker, test)
+
+
+def test_administration_is_the_same(broker: FakeBroker) -> None:
+    async def test(client: Client) -> None:
+        assert client.url == broker.url
+        assert (await client.update_topic(TOPIC, ack="memory")).ack == "memory"
+        assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
+        assert (await client.describe_topic(TOPIC)).durable_end == 0
+        assert (await client.stats())["broker"] == {}
+        assert (await client.ping())["broker_id"] == "fake"
+        await client.delete_topic(TOPIC)
+        assert await client.list_topics() == []
+
+    run(broker, test)
+    assert icestream.aio.Client is Client

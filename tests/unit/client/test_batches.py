@@ -1,0 +1,103 @@
+"""`send_batch`, and the size limits."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+from tests.unit.client.conftest import TOPIC
+from tests.unit.client.fake_broker import FakeBroker
+
+from icestream import Client
+from icestream.model.errors import InvalidMessageError, TooLargeError
+from icestream.model.messages import MESSAGE_SCHEMA, message_batch
+
+PAYLOADS = [b"a", b"bb", b"ccc"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        message_batch(PAYLOADS),
+        pa.Table.from_batches([message_batch(PAYLOADS[:1]), message_batch(PAYLOADS[1:])]),
+        pa.table({"payload": PAYLOADS}),
+        pa.table({"payload": pa.array(PAYLOADS, pa.large_binary())}),
+        pa.table({"payload": ["a", "bb", "ccc"]}),
+        pa.table({"payload": pa.array(["a", "bb", "ccc"], pa.large_string())}),
+        pa.record_batch({"payload": ["a", "bb", "ccc"], "key": [b"k", None, None]}),
+    ],
+)
+def test_tables_and_batches_with_a_payload_column_are_taken(client: Client, broker: FakeBroker, data: object) -> None:
+    with client.producer(TOPIC) as producer:
+        receipt = producer.send_batch(data)
+        assert receipt.offset == 0
+        assert receipt.count == 3
+        assert sum(count for _, count in receipt.ranges) == 3
+    assert broker.payloads() == PAYLOADS
+
+
+def test_keys_and_attributes_of_a_table_arrive(client: Client) -> None:
+    attributes = pa.array([[("a", "b")], None], MESSAGE_SCHEMA.field("attributes").type)
+    with client.producer(TOPIC) as producer:
+        producer.send_batch(pa.table({"attributes": attributes, "payload": ["x", "y"], "key": ["k", "l"]}))
+    messages = list(client.consume(TOPIC))
+    assert [(message.key, message.attributes) for message in messages] == [(b"k", {"a": "b"}), (b"l", {})]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (pa.table({"body": ["x"]}), "no column 'body'"),
+        (pa.table({"key": ["x"]}), "'payload' is missing"),
+        (pa.table({"payload": [1.5]}), "does not become"),
+        (pa.table({"payload": pa.array([b"x", None])}), "must not be null"),
+        (pa.table({"payload": pa.array([], pa.binary())}), "no messages"),
+        ([b"x"], "Table or RecordBatch"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_and_nothing_is_sent(
+    client: Client, broker: FakeBroker, data: object, says: str
+) -> None:
+    with client.producer(TOPIC) as producer, pytest.raises(InvalidMessageError, match=says):
+        producer.send_batch(data)
+    assert not broker.seen
+
+
+def test_single_messages_and_batches_keep_their_order(client: Client, broker: FakeBroker) -> None:
+    broker.answering.clear()
+    with client.producer(TOPIC) as producer:
+        expected = []
+        for number in range(20):
+            producer.send(b"single %d" % number)
+            producer.send_batch(pa.table({"payload": [b"batch %d" % number]}))
+            expected += [b"single %d" % number, b"batch %d" % number]
+        broker.answering.set()
+    assert broker.payloads() == expected
+
+
+def test_what_exceeds_the_brokers_batch_limit_is_split_by_rows(client: Client, broker: FakeBroker) -> None:
+    broker.max_batch_bytes = broker.max_message_bytes = 10_000
+    payloads = [bytes([number]) * (number * 37 % 3000) for number in range(100)]
+    with client.producer(TOPIC) as producer:
+        receipt = producer.send_batch(pa.table({"payload": payloads}))
+        done = threading.Event()
+        receipt.add_done_callback(lambda _receipt: done.set())
+        assert done.wait(60)
+        assert receipt.offset == 0
+        assert len(receipt.ranges) == len(broker.seen) > 1
+        for payload in payloads:
+            producer.send(payload)
+    assert broker.payloads() == payloads * 2
+
+
+def test_a_message_beyond_the_limit_is_refused_alone(client: Client, broker: FakeBroker) -> None:
+    broker.max_message_bytes = 1000
+    with client.producer(TOPIC) as producer:
+        producer.send(b"before")
+        with pytest.raises(TooLargeError):
+            producer.send(b"x" * 1000)
+        with pytest.raises(TooLargeError):
+            producer.send(b"x" * 500, key=b"k" * 300, attributes={"a": "b" * 300})
+        with pytest.raises(TooLargeError):
+            producer.send_batch(pa.table({"payload": [b"ok", b"x" * 1001]}))
+        producer.send(b"after")
+    assert broker.payloads() == [b"before", b"after"]

@@ -1,0 +1,96 @@
+import threading
+
+import pytest
+from tests.unit.client.conftest import TOPIC
+from tests.unit.client.fake_broker import FakeBroker
+
+from icestream import Client
+from icestream.model.errors import ClosedError
+
+
+def icestream_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("icestream")]
+
+
+def test_leaving_a_producer_flushes_also_when_the_block_failed(client: Client, broker: FakeBroker) -> None:
+    class OwnError(Exception):
+        pass
+
+    def fails() -> None:
+        with client.producer(TOPIC, linger_ms=3_600_000) as producer:
+            producer.send(b"sent")
+            broker.faults.append(None)
+            raise OwnError
+
+    with pytest.raises(OwnError):
+        fails()
+    assert broker.payloads() == [b"sent"]
+
+
+def test_the_callers_error_is_not_hidden_by_a_failed_flush(client: Client, broker: FakeBroker) -> None:
+    broker.faults.append("fatal")
+
+    def fails() -> None:
+        with client.producer(TOPIC) as producer:
+            producer.send(b"x")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+
+
+def test_a_closed_producer_takes_no_more(client: Client) -> None:
+    producer = client.producer(TOPIC)
+    producer.send(b"x")
+    producer.close()
+    producer.close()
+    with pytest.raises(ClosedError):
+        producer.send(b"y")
+
+
+def test_closing_the_client_sends_what_is_on_its_way(client: Client, broker: FakeBroker) -> None:
+    producer = client.producer(TOPIC, linger_ms=3_600_000)
+    receipt = producer.send(b"x")
+    client.close()
+    assert receipt.offset == 0
+    assert broker.payloads() == [b"x"]
+
+
+def test_closing_the_client_fails_open_receipts_and_ends_all_threads(client: Client, broker: FakeBroker) -> None:
+    producer = client.producer(TOPIC)
+    broker.answering.clear()
+    receipt = producer.send(b"x")
+    queued = producer.send(b"y")
+    called = threading.Event()
+    receipt.add_done_callback(lambda _receipt: called.set())
+    client.close(timeout=0)
+    for open_one in (receipt, queued):
+        with pytest.raises(ClosedError):
+            open_one.result(timeout=60)
+    assert called.is_set()
+    with pytest.raises(ClosedError):
+        producer.send(b"z")
+    with pytest.raises(ClosedError):
+        client.producer(TOPIC)
+    with pytest.raises(ClosedError):
+        client.list_topics()
+    client.close()
+    broker.answering.set()
+
+
+def test_closing_without_a_broker_does_not_wait(broker: FakeBroker) -> None:
+    client = Client(broker.url)
+    client.create_topic(TOPIC)
+    producer = client.producer(TOPIC, retry_timeout=None)
+    producer.send(b"0").result()
+    broker.stop()
+    receipt = producer.send(b"1")
+    client.close(timeout=5)
+    with pytest.raises(ClosedError):
+        receipt.result(timeout=60)
+    assert not icestream_threads()
+
+
+def test_a_client_without_producers_has_no_threads(client: Client) -> None:
+    client.ping()
+    assert not icestream_threads()

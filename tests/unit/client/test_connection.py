@@ -1,0 +1,87 @@
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from tests.unit.client.conftest import TOPIC
+from tests.unit.client.fake_broker import FakeBroker
+
+import icestream
+from icestream import Client
+from icestream.model.errors import (
+    IcestreamError,
+    InvalidNameError,
+    InvalidRequestError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+
+
+def test_topics_are_made_listed_changed_and_deleted(client: Client) -> None:
+    made = client.create_topic("events", ack="memory")
+    assert (made.topic, made.ack, made.durable_end, made.message_count) == ("default/events", "memory", 0, 0)
+    with pytest.raises(TopicExistsError):
+        client.create_topic("events")
+    assert client.create_topic("events", if_not_exists=True) == made
+    assert client.update_topic("events", ack="disk").ack == "disk"
+    assert [topic.topic for topic in client.list_topics("default/e")] == ["default/events"]
+    assert client.describe_topic("events").to_dict()["schema"].startswith("key: binary")
+    assert client.stats("events")["topics"][0]["topic"] == "default/events"
+    assert client.ping()["broker_id"] == "fake"
+    client.delete_topic("events")
+    with pytest.raises(TopicNotFoundError):
+        client.describe_topic("events")
+
+
+def test_a_topics_schema_comes_back(client: Client) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    assert client.create_topic("own", schema).schema == schema
+
+
+def test_names_are_checked_before_anything_is_asked(client: Client) -> None:
+    for call in (client.create_topic, client.describe_topic, client.delete_topic, client.read, client.stats):
+        with pytest.raises(InvalidNameError):
+            call("a/b/c")
+
+
+def test_nothing_listening_is_said_clearly(broker: FakeBroker) -> None:
+    broker.stop()
+    with Client(broker.url) as client:
+        for call in (client.ping, lambda: client.producer(TOPIC), lambda: client.read(TOPIC)):
+            with pytest.raises(UnavailableError, match=f"cannot reach a broker at {broker.url}"):
+                call()
+        with client.consume(TOPIC, follow=True) as consumer, pytest.raises(UnavailableError, match="cannot reach"):
+            next(consumer)
+
+
+@pytest.mark.parametrize("url", ["", "http://x:1", "grpc://", "grpc://x:99999", "grpc://x:1/path", "grpc://x:port"])
+def test_addresses_that_make_no_sense_are_refused(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match="address"):
+        Client(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("localhost", "grpc://localhost:8815"), ("grpc://[::1]:7", "grpc://[::1]:7"), ("h:9", "grpc://h:9")],
+)
+def test_addresses_may_be_short(url: str, shown: str) -> None:
+    with Client(url) as client:
+        assert client.url == shown
+
+
+def test_the_package_gives_its_names_and_loads_arrow_only_when_asked() -> None:
+    for name in icestream.__all__:
+        assert getattr(icestream, name) is not None
+    assert icestream.errors.IcestreamError is IcestreamError
+    with pytest.raises(AttributeError):
+        _ = icestream.nothing
+    code = "import sys, icestream; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_errors_of_the_broker_can_be_sent_between_processes(client: Client) -> None:
+    with pytest.raises(TopicNotFoundError) as caught:
+        client.describe_topic("none")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
