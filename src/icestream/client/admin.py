@@ -105,7 +105,7 @@ class Admin:
         retention_minutes: int | None = None,
         retention_mb: int | None = None,
     ) -> TopicDescription:
-        """Change what is given and leave the rest."""
+        """Change what is given and leave the rest; a retention of 0 takes the limit away."""
         fields = {
             "topic": str(TopicName.parse(topic)),
             "ack": ack,

@@ -5,6 +5,8 @@ while the caller works on the last. It holds at most `PREFETCH_BYTES`, or one ba
 loss of the broker: it reads on at the offset after the last one it got.
 """
 
+import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from icestream.model.messages import slice_from
 from icestream.model.offsets import StartPosition
 
 PREFETCH_BYTES = 16 * 1024 * 1024
+_log = logging.getLogger(__name__)
 
 
 class Feed:
@@ -144,10 +147,11 @@ class Feed:
             self._accepted = True
             while True:
                 try:
-                    batch = reader.read_chunk().data
+                    chunk = reader.read_chunk()
                 except StopIteration:
                     return
-                batch = self._following(batch)
+                self._pass_over_lost(chunk.app_metadata)
+                batch = self._following(chunk.data)
                 if batch.num_rows:
                     yield batch
         except (fl.FlightError, pa.ArrowException) as error:
@@ -159,6 +163,16 @@ class Feed:
         if self._follow:
             ticket["follow"] = True
         return {key: value for key, value in ticket.items() if value is not None}
+
+    def _pass_over_lost(self, metadata: pa.Buffer | None) -> None:
+        """Messages that a repair of the log gave up are missing for good: say so, and go on behind them."""
+        if metadata is None:
+            return
+        lost = json.loads(metadata.to_pybytes()).get("lost", 0)
+        if lost and self._next_offset is not None:
+            end = self._next_offset + lost
+            _log.warning("%s: offsets %d to %d were lost and given up", self._topic, self._next_offset, end - 1)
+            self._next_offset = end
 
     def _following(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_rows == 0:

@@ -58,20 +58,25 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("read"):
             fields = parse_object(ticket.ticket, operation="read", allowed=_TICKET_FIELDS)
             topic = self._storage.topic(take(fields, "topic", str, operation="read", required=True))
+            reader = topic.reader(StartPosition.from_json(fields.get("start")))
+            start = reader.offset
             batches = topic.read(
-                StartPosition.from_json(fields.get("start")),
+                reader,
                 end=take(fields, "end", int, operation="read"),
                 follow=take(fields, "follow", bool, operation="read", default=False),
                 max_messages=take(fields, "max_messages", int, operation="read"),
                 cancelled=lambda: self._stopping.is_set() or context.is_cancelled(),
             )
-            return flight.GeneratorStream(topic.stream_schema, self._deliver(batches))
+            return flight.GeneratorStream(topic.stream_schema, self._deliver(batches, start))
 
-    def _deliver(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _deliver(self, batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[Any]:
+        """Hand the batches over; one that comes after messages given up by a repair says how many these were."""
         with flight_errors("read"), self._stream():
             for batch in batches:
-                yield batch
-                self._metrics.delivered(batch.num_rows, batch.nbytes)
+                lost = batch.column(0)[0].as_py() - expected
+                yield (batch, pa.py_buffer(json.dumps({"lost": lost}).encode())) if lost else batch
+                expected += lost + batch.num_rows
+                self._metrics.delivered(batch.num_rows, batch.get_total_buffer_size())
             if self._stopping.is_set():
                 raise UnavailableError("the broker is stopping", operation="read", remedy="connect again")
 

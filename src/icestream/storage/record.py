@@ -77,7 +77,7 @@ class TopicRecord:
         return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas)
 
     def changed(self, changes: dict[str, Any]) -> Self:
-        """The record with some of `ack`, `retention_minutes` and `retention_mb` changed."""
+        """The record with some of `ack`, `retention_minutes` and `retention_mb` changed; 0 takes a limit away."""
         unknown = changes.keys() - {"ack", "retention_minutes", "retention_mb"}
         if unknown:
             raise InvalidRequestError(
@@ -88,6 +88,7 @@ class TopicRecord:
             )
         if "ack" in changes:
             AckLevel.parse(changes["ack"])
+        changes = {name: None if value == 0 and name != "ack" else value for name, value in changes.items()}
         for name in ("retention_minutes", "retention_mb"):
             check_positive(name, changes.get(name))
         return replace(self, **changes)

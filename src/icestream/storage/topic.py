@@ -133,15 +133,14 @@ class Topic:
 
     def read(
         self,
-        start: StartPosition,
+        reader: "TopicReader",
         *,
         end: int | None = None,
         follow: bool = False,
         max_messages: int | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[pa.RecordBatch]:
-        """The topic's messages as Arrow. The range is checked at the call, not at the first batch."""
-        reader = self.reader(start)
+        """The topic's messages from a reader's place on. The range is checked at the call, not at the first batch."""
         if end is None and not follow:
             end = self.log.durable_end
         elif end is not None and not follow:

@@ -29,7 +29,8 @@ def storage(path: Path, **overrides: object) -> IcebergStorage:
 
 def payloads(store: IcebergStorage, name: str) -> list[bytes]:
     table = pa.Table.from_batches(
-        list(store.topic(name).read(StartPosition.earliest())), store.topic(name).stream_schema
+        list(store.topic(name).read(store.topic(name).reader(StartPosition.earliest()))),
+        store.topic(name).stream_schema,
     )
     found: list[bytes] = table["payload"].to_pylist()
     return found
@@ -138,7 +139,7 @@ def test_a_topic_can_have_columns_of_its_own(tmp_path: Path) -> None:
         with pytest.raises(InvalidMessageError):
             store.publish(topic, message_batch([b"x"]))
     with storage(tmp_path) as store:
-        (batch,) = store.topic("default/rows").read(StartPosition.earliest())
+        (batch,) = store.topic("default/rows").reader(StartPosition.earliest()).read()
         assert batch.to_pydict()["tags"] == [["a"], None]
         assert batch.to_pydict()["_offset"] == [0, 1]
 
@@ -147,7 +148,7 @@ def test_only_some_of_a_topic_can_be_changed(tmp_path: Path) -> None:
     with storage(tmp_path) as store:
         store.topics.create("default/events")
         assert store.topics.update("default/events", {"ack": "memory"}).describe()["ack"] == "memory"
-        for changes in ({"schema": "x"}, {"ack": "never"}, {"retention_mb": 0}, {"retention_minutes": True}):
+        for changes in ({"schema": "x"}, {"ack": "never"}, {"retention_mb": -1}, {"retention_minutes": True}):
             with pytest.raises(InvalidRequestError):
                 store.topics.update("default/events", changes)
     with storage(tmp_path) as store:
@@ -179,3 +180,9 @@ def test_the_facade_serves_asyncio_programs(tmp_path: Path) -> None:
             assert await store.list_topics() == []
 
     asyncio.run(story())
+
+
+def test_a_retention_of_zero_takes_the_limit_away(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        store.topics.create("default/events", retention_mb=5)
+        assert store.topics.update("default/events", {"retention_mb": 0}).describe()["retention_mb"] is None
