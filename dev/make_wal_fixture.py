@@ -16,7 +16,7 @@ def main() -> None:
     times = itertools.count(1_700_000_000_000_000, 1_000_000)
     options = LogOptions(max_file_bytes=4096, preallocate_bytes=0, index_interval_bytes=1024)
     context = LogContext(LocalFiles(), options=options, clock=lambda: next(times))
-    log = Log.create(context, FIXTURE, StreamInfo("default/fixture", UUID(int=1)))
+    log = Log.create(context, FIXTURE, StreamInfo("default/fixture", UUID(int=1), salt=7))
     for number in range(12):
         messages = [f"message {number}.{place}".encode() for place in range(1 + number % 3)]
         encoding, body = encode_body(message_batch(messages, [b"key"] * len(messages)))

@@ -74,7 +74,7 @@ class TopicRecord:
 
     def to_stream(self) -> StreamInfo:
         schemas = {OWN_SCHEMA_ID: self.schema} if self.schema else {}
-        return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas)
+        return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=schemas)
 
     def changed(self, changes: dict[str, Any]) -> Self:
         """The record with some of `ack`, `retention_minutes` and `retention_mb` changed; 0 takes a limit away."""

@@ -11,6 +11,7 @@ What the log relies on, and nothing more:
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+_MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
 
 
 class File(Protocol):
@@ -67,6 +70,21 @@ class Files(Protocol):
     def sync_directory(self, path: Path) -> None: ...
 
 
+def write_all(file: File, buffers: Sequence[Bytes], position: int) -> None:
+    """Write every byte, in as many calls as the kernel asks for."""
+    for first in range(0, len(buffers), _MAX_BUFFERS):
+        pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
+        while pending:
+            written = file.write(pending, position)
+            if written <= 0:
+                raise OSError("the file took no more bytes")
+            position += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if pending and written:
+                pending[0] = pending[0][written:]
+
+
 class LocalFiles:
     """The local file system, holding at most `max_open` descriptors; files beyond that are reopened when used."""
 
@@ -83,7 +101,7 @@ class LocalFiles:
         if create:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         elif not path.exists():
-            raise FileNotFoundError(path)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return LocalFile(self, path)
 
     def read_bytes(self, path: Path) -> bytes:

@@ -5,6 +5,9 @@ or corrupt frame means, a torn tail or damage, is for recovery to judge; here by
 
 Two checksums make one: the body's stands in the header, and the header's covers it. So the body is checked and hashed
 before the log is locked, and only the few bytes of the header afterwards.
+
+The header's checksum is seeded with a secret of the stream, the segment and the position, so that a frame is sound only
+where it was written: copies of log bytes inside a message's payload are never taken for frames.
 """
 
 import struct
@@ -24,6 +27,8 @@ HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 MAX_FRAME_BYTES = 1 << 31
 _NO_COMPRESSION = 0
 _NO_FLAGS = 0
+_MASK = (1 << 64) - 1
+_SEED = struct.Struct("<QQ")
 
 
 class Payload(NamedTuple):
@@ -72,6 +77,11 @@ class Corrupt(NamedTuple):
 Decoded: TypeAlias = Complete | Incomplete | Corrupt
 
 
+def segment_seed(salt: int, base_offset: int) -> int:
+    """What the headers in a segment are seeded with, each with its position added."""
+    return xxhash.xxh3_64_intdigest(_SEED.pack(salt, base_offset))
+
+
 def padded(length: int) -> int:
     return (length + ALIGNMENT - 1) & -ALIGNMENT
 
@@ -85,7 +95,7 @@ def prepare(
 
 
 def encode(
-    payload: Payload, base_offset: int, publish_time_us: int, *, epoch: int, synced_position: int
+    payload: Payload, base_offset: int, publish_time_us: int, *, epoch: int, synced_position: int, seed: int
 ) -> list[Bytes]:
     """The frame as buffers to be written one behind the other; the body among them is not copied."""
     fields = _FIELDS.pack(
@@ -107,14 +117,22 @@ def encode(
     )
     name = payload.producer
     head = b"".join(
-        (fields, _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields)), name, bytes(padded(len(name)) - len(name)))
+        (
+            fields,
+            _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields, seed & _MASK)),
+            name,
+            bytes(padded(len(name)) - len(name)),
+        )
     )
     tail = bytes(padded(len(payload.body)) - len(payload.body))
     return [head, payload.body, tail] if tail else [head, payload.body]
 
 
-def decode(buffer: memoryview, start: int) -> Decoded:
-    """The frame at `start`. `end` and `needed` of the outcome count from the buffer's beginning and from `start`."""
+def decode(buffer: memoryview, start: int, seed: int) -> Decoded:
+    """The frame at `start`. `end` and `needed` of the outcome count from the buffer's beginning and from `start`.
+
+    `seed` is that of the frame's position in its segment.
+    """
     available = len(buffer) - start
     if available < HEADER_BYTES:
         return Incomplete(HEADER_BYTES)
@@ -139,7 +157,7 @@ def decode(buffer: memoryview, start: int) -> Decoded:
         return Corrupt("no frame begins here")
     body_field = start + HEADER_BYTES + padded(producer_length)
     fields = buffer[start : start + _FIELDS.size]
-    if _CHECKSUM.unpack_from(buffer, start + _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields):
+    if _CHECKSUM.unpack_from(buffer, start + _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields, seed & _MASK):
         return Corrupt("the header's checksum does not match")
     if version != VERSION or compression != _NO_COMPRESSION or flags != _NO_FLAGS:
         return Corrupt(f"written by a newer version (frame version {version})")
@@ -162,12 +180,12 @@ def decode(buffer: memoryview, start: int) -> Decoded:
     return Complete(frame, synced_position, end)
 
 
-def decode_header(buffer: memoryview, start: int) -> tuple[int, int] | None:
+def decode_header(buffer: memoryview, start: int, seed: int) -> tuple[int, int] | None:
     """Base offset and synced position of a sound header at `start`, whatever became of its body."""
     if len(buffer) - start < HEADER_BYTES:
         return None
     fields = buffer[start : start + _FIELDS.size]
-    if _CHECKSUM.unpack_from(buffer, start + _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields):
+    if _CHECKSUM.unpack_from(buffer, start + _FIELDS.size)[0] != xxhash.xxh3_64_intdigest(fields, seed & _MASK):
         return None
     unpacked = _FIELDS.unpack(fields)
     return unpacked[10], unpacked[13]

@@ -1,5 +1,6 @@
 """The indexes of sealed segments, for readers."""
 
+import contextlib
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -35,7 +36,10 @@ class IndexCache:
         index = SparseIndex.load(self._files, path)
         if index is None:
             index = SparseIndex(self._interval_bytes)
-            for position, frame in scan_sound(file, segment.path, HEADER_BYTES, segment.footer.position):
+            for position, frame in scan_sound(
+                file, segment.path, HEADER_BYTES, segment.footer.position, segment.header.seed
+            ):
                 index.add(frame.base_offset, position, frame.publish_time_us)
-            index.save(self._files, path)
+            with contextlib.suppress(OSError):  # a reader needs the index, not the file
+                index.save(self._files, path)
         return index

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from icestream.model.errors import DamagedError, InvalidRequestError
 from icestream.wal.files import File, Files
-from icestream.wal.frame import ALIGNMENT, MAGIC, Complete
+from icestream.wal.frame import ALIGNMENT, MAGIC, Complete, segment_seed
 from icestream.wal.index import SparseIndex
 from icestream.wal.recovery import TORN_DIRECTORY
 from icestream.wal.segment import (
@@ -15,6 +15,7 @@ from icestream.wal.segment import (
     HEADER_BYTES,
     INDEX_SUFFIX,
     Scan,
+    SegmentHeader,
     decode_header,
     read_footer,
     segment_offsets,
@@ -77,20 +78,20 @@ class Piece(NamedTuple):
     reason: str = ""
 
 
-def walk(file: File, limit: int) -> Iterator[Piece]:
+def walk(file: File, limit: int, seed: int) -> Iterator[Piece]:
     """All of a segment's frames up to `limit`, and what stands between them: after damage the next frame is sought."""
     position = HEADER_BYTES
     while position < limit:
-        scan = Scan(file, position, limit)
+        scan = Scan(file, position, limit, seed=seed)
         for found, complete in scan:
             yield Piece(found, scan.position, complete)
         if scan.stop is None:
             return
-        position = find_frame(file, scan.position + ALIGNMENT, limit)
+        position = find_frame(file, scan.position + ALIGNMENT, limit, seed)
         yield Piece(scan.position, position, None, reason=str(getattr(scan.stop, "reason", "the file ends in a frame")))
 
 
-def find_frame(file: File, position: int, limit: int) -> int:
+def find_frame(file: File, position: int, limit: int, seed: int) -> int:
     """Where the next sound frame begins, or `limit`."""
     while position < limit:
         data = file.read(min(_SEARCH_BYTES, limit - position), position)
@@ -98,7 +99,7 @@ def find_frame(file: File, position: int, limit: int) -> int:
         while place >= 0:
             candidate = position + place
             if candidate % ALIGNMENT == 0:
-                for _, _complete in Scan(file, candidate, limit, one_read=True):
+                for _, _complete in Scan(file, candidate, limit, seed=seed, one_read=True):
                     return candidate
             place = data.find(MAGIC, place + 1)
         position += max(len(data) - len(MAGIC) + 1, 1) if position + len(data) < limit else len(data) or limit
@@ -121,6 +122,23 @@ def read_checkpoint(files: Files, directory: Path) -> Checkpoint | Problem:
         return Problem(str(directory / CHECKPOINT_FILE), 0, "missing")
     except DamagedError as error:
         return Problem(str(directory / CHECKPOINT_FILE), 0, error.message)
+
+
+def find_salt(files: Files, directory: Path) -> int | None:
+    """The salt of a log from its identity, or from any segment whose header is sound."""
+    stream = read_stream(files, directory)
+    if isinstance(stream, StreamInfo):
+        return stream.salt
+    headers = (read_header(files, segment_path(directory, offset)) for offset in segment_offsets(files, directory))
+    return next((header.salt for header in headers if header is not None), None)
+
+
+def read_header(files: Files, path: Path) -> SegmentHeader | None:
+    file = files.open(path)
+    try:
+        return decode_header(file.read(HEADER_BYTES, 0))
+    finally:
+        file.close()
 
 
 def inspect_directory(files: Files, directory: Path) -> Report:
@@ -172,7 +190,9 @@ def _inspect_segment(
         segment.sealed = footer is not None
         limit = footer.position if footer is not None else size
         durable = limit if not is_last or footer is not None else _durable_position(checkpoint, segment)
-        _inspect_frames(file, segment, report, path, limit, durable)
+        salt = header.salt if header is not None else find_salt(files, directory)
+        seed = segment_seed(salt or 0, base_offset)
+        _inspect_frames(file, segment, report, path, limit=limit, durable=durable, seed=seed)
         if footer is not None and footer.end_offset != segment.end_offset:
             report.problems.append(
                 Problem(str(path), footer.position, "frames are missing", segment.end_offset, footer.end_offset)
@@ -192,10 +212,12 @@ def _durable_position(checkpoint: Checkpoint | None, segment: SegmentReport) -> 
     return checkpoint.position if checkpoint is not None and known else HEADER_BYTES
 
 
-def _inspect_frames(file: File, segment: SegmentReport, report: Report, path: Path, limit: int, durable: int) -> None:
+def _inspect_frames(
+    file: File, segment: SegmentReport, report: Report, path: Path, *, limit: int, durable: int, seed: int
+) -> None:
     """Count the frames, and tell lost bytes from a torn tail and from room that is only reserved."""
     doubtful: list[Piece] = []
-    for piece in walk(file, limit):
+    for piece in walk(file, limit, seed):
         if piece.complete is None:
             doubtful.append(piece)
             continue

@@ -172,13 +172,20 @@ class Log:
         if self._writer.must_rotate(nbytes, self.context.clock()):
             self._rotate()
         writer, epoch = self._writer, self.stream.epoch
+        seed = writer.seed + writer.active.position
         buffers: list[Bytes] = []
         frames = []
         for append, payload in batches:
             buffers += encode(
-                payload, append.base_offset, append.publish_time_us, epoch=epoch, synced_position=writer.synced_position
+                payload,
+                append.base_offset,
+                append.publish_time_us,
+                epoch=epoch,
+                synced_position=writer.synced_position,
+                seed=seed,
             )
             frames.append(payload.frame(append.base_offset, append.publish_time_us, epoch))
+            seed += payload.frame_bytes
         writer.write(buffers, nbytes)
         for frame, (_, payload) in zip(frames, batches, strict=True):
             writer.note(frame, payload.frame_bytes)
@@ -335,7 +342,7 @@ class Log:
         with self._mutex:
             producers = self._producers.before(base_offset)
         producers.save(context.files, segment_path(self.directory, base_offset, PRODUCERS_SUFFIX))
-        header = SegmentHeader(number, base_offset, context.clock(), self.stream.stream_id)
+        header = SegmentHeader(number, base_offset, context.clock(), self.stream.stream_id, self.stream.salt)
         active = create_segment(context.files, self.directory, header, context.options.index_interval_bytes)
         context.files.sync_directory(self.directory)
         self._use(active, base_offset, start, sealed)
@@ -379,15 +386,6 @@ class Log:
             except OSError as error:
                 self._failure = error
                 return
-            if self.visible.end_offset != shown.end_offset:
-                self._failure = DamagedError(
-                    f"after a failed write the log ends at offset {self.visible.end_offset}, "
-                    f"but {shown.end_offset} was acknowledged",
-                    operation="reopen log",
-                    place=str(self.directory),
-                )
-                self.state = LogState.DAMAGED
-                raise self._failure
             _log.info("the log is open again", directory=str(self.directory), next=self._next_offset)
 
     def _recover(self, cut_at: tuple[int, int] | None) -> None:

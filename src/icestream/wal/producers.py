@@ -84,6 +84,7 @@ class Producers:
         file = files.open(path, create=True)
         try:
             file.write([xxhash.xxh3_64_digest(data), data], 0)
+            file.datasync()
         finally:
             file.close()
 

@@ -63,16 +63,17 @@ class LogReader:
         if self._path != segment.path:
             self._seek(segment)
         assert self._file is not None
-        scan = Scan(self._file, self._position, limit, read_bytes=max_bytes, one_read=True)
-        frames = []
-        for _, complete in scan:
-            if complete.frame.end_offset > self.offset:
-                frames.append(complete.frame)
-        if scan.stop is not None or not frames:
-            reached = frames[-1].end_offset if frames else self.offset
-            raise damaged(segment.path, scan.position, scan.stop or "frames are missing", reached)
-        self._position = scan.position
-        if scan.position >= limit and isinstance(segment, SealedSegment):
+        frames: list[Frame] = []
+        position = self._position
+        while not frames:  # the index may point to a place well before the offset
+            scan = Scan(self._file, position, limit, seed=segment.header.seed, read_bytes=max_bytes, one_read=True)
+            frames += [complete.frame for _, complete in scan if complete.frame.end_offset > self.offset]
+            if scan.stop is not None or scan.position == position:
+                reached = frames[-1].end_offset if frames else self.offset
+                raise damaged(segment.path, scan.position, scan.stop or "frames are missing", reached)
+            position = scan.position
+        self._position = position
+        if position >= limit and isinstance(segment, SealedSegment):
             self._leave_file()
         return frames
 
@@ -123,7 +124,7 @@ def offset_at_time(log: Log, time_us: int) -> int:
         try:
             index = log.indexes.get(segment, file) if isinstance(segment, SealedSegment) else segment.index
             start = index.position_of_time(time_us) or HEADER_BYTES
-            for _, frame in scan_sound(file, segment.path, start, limit):
+            for _, frame in scan_sound(file, segment.path, start, limit, segment.header.seed):
                 if frame.publish_time_us >= time_us:
                     return frame.base_offset
         finally:

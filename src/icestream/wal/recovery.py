@@ -25,7 +25,7 @@ import structlog
 from icestream.model.errors import DamagedError
 from icestream.model.frames import Frame
 from icestream.wal import frame as frames
-from icestream.wal.files import File, Files
+from icestream.wal.files import File, Files, write_all
 from icestream.wal.frame import Corrupt, Decoded
 from icestream.wal.index import SparseIndex
 from icestream.wal.producers import Producers, Sent
@@ -39,6 +39,7 @@ from icestream.wal.segment import (
     damaged,
     decode_footer,
     decode_header,
+    encode_footer,
     read_footer,
     remove_segment,
     scan_sound,
@@ -48,6 +49,7 @@ from icestream.wal.segment import (
 from icestream.wal.stream import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 
 TORN_DIRECTORY = "torn"
+_COPY_BYTES = 1 << 20
 _log = structlog.get_logger(__name__)
 
 
@@ -110,8 +112,10 @@ class Recovery:
         self._index_interval_bytes = index_interval_bytes
         self._producers = Producers(max_producers)
         self._cut_at = cut_at
+        self._vouched = 0
 
     def run(self) -> RecoveredLog:
+        self._files.sync_directory(self._directory)  # what is read by name is acted upon, so it must be durable
         stream = load_stream(self._files, self._directory)
         checkpoint = self._checkpoint()
         sealed, last = self._segments(stream, checkpoint)
@@ -180,6 +184,9 @@ class Recovery:
                 return sealed, ActiveSegment(header, path, file, HEADER_BYTES, index)
             if footer is None:
                 raise damaged(path, max(0, file.size() - FOOTER_BYTES), "the segment's footer is lost", offset)
+            if is_last:  # written, but perhaps never synced, or synced in vain: its successor relies on it
+                write_all(file, [encode_footer(footer)], footer.position)
+                file.datasync()
             file.close()
             sealed.append(SealedSegment(header, footer, path))
             expected_offset = footer.end_offset
@@ -226,7 +233,7 @@ class Recovery:
         limit = size
         if self._cut_at is not None and self._cut_at[0] == active.header.number:
             limit = min(size, self._cut_at[1])
-        scan = Scan(active.file, HEADER_BYTES, limit)
+        scan = Scan(active.file, HEADER_BYTES, limit, seed=active.header.seed)
         stop: Decoded | None = None
         for position, complete in scan:
             frame = complete.frame
@@ -234,6 +241,7 @@ class Recovery:
                 stop = Corrupt("a frame that does not follow on the one before")
                 break
             active.note(frame.base_offset, position, scan.position, frame.publish_time_us)
+            self._vouched = max(self._vouched, complete.synced_position)
             log.next_offset = frame.end_offset
             log.last_time_us = frame.publish_time_us
             note_sent(self._producers, frame)
@@ -244,15 +252,19 @@ class Recovery:
     ) -> None:
         """Tell what stands behind the last sound frame: nothing, a footer, a torn tail, or damage."""
         position, size = active.position, active.file.size()
-        durable = checkpoint.position if checkpoint.segment_number == active.header.number else HEADER_BYTES
+        named = checkpoint.segment_number == active.header.number
+        durable = checkpoint.position if named else HEADER_BYTES
+        if self._cut_at is not None and self._cut_at[0] == active.header.number:
+            durable = max(durable, self._cut_at[1])
         footer = decode_footer(active.file.read(FOOTER_BYTES, position))
         if footer is not None and footer.position == position and footer.end_offset == log.next_offset:
+            write_all(active.file, [encode_footer(footer)], position)
             active.file.truncate(position + FOOTER_BYTES)
             active.file.datasync()
             active.file.close()
             log.sealed.append(SealedSegment(active.header, footer, active.path))
             return
-        rest = Tail(active.file, position, size)
+        rest = Tail(active.file, position, size, active.header.seed)
         durable = max(durable, rest.vouched_position)
         if position < durable:
             end = rest.next_offset if rest.next_offset is not None else checkpoint.durable_end
@@ -266,7 +278,7 @@ class Recovery:
             )
         if size > position:
             active.file.truncate(position)
-        active.file.datasync()
+        write_again(active.file, max(self._vouched, checkpoint.position if named else 0), position)
         log.active = active
 
     def _restore_producers(self, log: RecoveredLog, base_offset: int) -> None:
@@ -276,13 +288,32 @@ class Recovery:
         if not log.sealed:
             return
         _log.info("rebuilding the producers' state", directory=str(self._directory), base_offset=base_offset)
-        for segment in log.sealed:
+        replayed: list[SealedSegment] = []
+        for segment in reversed(log.sealed):
+            replayed.insert(0, segment)
+            path = segment_path(self._directory, segment.header.base_offset, PRODUCERS_SUFFIX)
+            if self._producers.load(self._files, path):
+                break
+        for segment in replayed:
             file = self._files.open(segment.path)
             try:
-                for _, frame in scan_sound(file, segment.path, HEADER_BYTES, segment.footer.position):
+                for _, frame in scan_sound(
+                    file, segment.path, HEADER_BYTES, segment.footer.position, segment.header.seed
+                ):
                     note_sent(self._producers, frame)
             finally:
                 file.close()
+
+
+def write_again(file: File, start: int, end: int) -> None:
+    """Make bytes durable that no successful sync vouches for.
+
+    After a failed sync memory may show bytes that the disk does not have and that no later sync would write, unless
+    they are written anew.
+    """
+    for position in range(start, end, _COPY_BYTES):
+        write_all(file, [file.read(min(_COPY_BYTES, end - position), position)], position)
+    file.datasync()
 
 
 class Tail:
@@ -290,9 +321,10 @@ class Tail:
 
     _STEP = 1 << 20
 
-    def __init__(self, file: File, position: int, size: int) -> None:
+    def __init__(self, file: File, position: int, size: int, seed: int) -> None:
         self._file = file
         self._position = position
+        self._seed = seed
         self.length = 0
         self.vouched_position = 0
         self.next_offset: int | None = None
@@ -305,12 +337,12 @@ class Tail:
             position += self._STEP
 
     def _look_for_headers(self, data: bytes, position: int) -> None:
-        """Note what sound headers vouch for. Frames are aligned and never vouch for more than stands before them."""
+        """Note what sound headers vouch for."""
         view = memoryview(data)
         place = data.find(frames.MAGIC)
         while place >= 0:
-            aligned = (position + place) % frames.ALIGNMENT == 0
-            if aligned and (found := frames.decode_header(view, place)) and found[1] <= position + place:
+            found = frames.decode_header(view, place, self._seed + position + place)
+            if found is not None:
                 self.next_offset = found[0] if self.next_offset is None else self.next_offset
                 self.vouched_position = max(self.vouched_position, found[1])
             place = data.find(frames.MAGIC, place + 1)
@@ -328,7 +360,7 @@ def keep_torn(files: Files, directory: Path, name: str, data: bytes) -> None:
     number = next(number for number in range(len(taken) + 1) if f"{name}.{number}" not in taken)
     file = files.open(torn / f"{name}.{number}", create=True)
     try:
-        file.write([data], 0)
+        write_all(file, [data], 0)
         file.datasync()
     finally:
         file.close()

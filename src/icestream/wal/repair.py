@@ -18,15 +18,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
-from icestream.wal.files import Files
-from icestream.wal.frame import encode, prepare
-from icestream.wal.inspect import Piece, read_checkpoint, read_stream, walk
-from icestream.wal.recovery import TORN_DIRECTORY
+from icestream.wal.files import Files, write_all
+from icestream.wal.frame import encode, prepare, segment_seed
+from icestream.wal.inspect import Piece, read_checkpoint, read_header, read_stream, walk
+from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (
     HEADER_BYTES,
     INDEX_SUFFIX,
@@ -41,7 +40,6 @@ from icestream.wal.segment import (
     segment_path,
 )
 from icestream.wal.stream import Checkpoint, StreamInfo
-from icestream.wal.writer import write_all
 
 _NEW_SUFFIX = ".repaired"
 _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
@@ -73,11 +71,12 @@ class _Repair:
         self._directory = directory
         self._report = RepairReport(str(directory))
         self._epoch = 1
+        self._stream: StreamInfo | None = None
 
     def run(self) -> RepairReport:
         found = read_checkpoint(self._files, self._directory)
         checkpoint = found if isinstance(found, Checkpoint) else None
-        self._stream_id = self._find_stream_id()
+        self._identify()
         offsets = segment_offsets(self._files, self._directory)
         expected = start = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
         number = -1
@@ -97,30 +96,25 @@ class _Repair:
         self._write_records(start, expected, number, position, checkpoint)
         return self._report
 
-    def _find_stream_id(self) -> UUID:
+    def _identify(self) -> None:
+        """Find out which stream this is, from its identity or from any segment whose header is sound."""
         stream = read_stream(self._files, self._directory)
-        if isinstance(stream, StreamInfo):
-            self._stream: StreamInfo | None = stream
-            self._epoch = stream.epoch
-            return stream.stream_id
-        self._stream = None
+        self._stream = stream if isinstance(stream, StreamInfo) else None
+        if self._stream is not None:
+            self._epoch = self._stream.epoch
+            self._stream_id, self._salt = self._stream.stream_id, self._stream.salt
+            return
         for offset in segment_offsets(self._files, self._directory):
-            header = decode_header(self._read_header(segment_path(self._directory, offset)))
+            header = read_header(self._files, segment_path(self._directory, offset))
             if header is not None:
-                return header.stream_id
+                self._stream_id, self._salt = header.stream_id, header.salt
+                return
         raise InvalidRequestError(
             "neither stream.json nor any segment tells which stream this is",
             operation="repair",
             place=str(self._directory),
             remedy="this is not the directory of a log, or nothing of it can be saved",
         )
-
-    def _read_header(self, path: Path) -> bytes:
-        file = self._files.open(path)
-        try:
-            return file.read(HEADER_BYTES, 0)
-        finally:
-            file.close()
 
     def _mend(
         self, offset: int, number: int, following: int | None, checkpoint: Checkpoint | None
@@ -131,7 +125,8 @@ class _Repair:
         try:
             header, footer = decode_header(file.read(HEADER_BYTES, 0)), read_footer(file)
             limit = footer.position if footer is not None else file.size()
-            end, position, holes = _survey(walk(file, limit), offset)
+            seed = segment_seed(header.salt if header is not None else self._salt, offset)
+            end, position, holes = _survey(walk(file, limit, seed), offset)
             durable_end = checkpoint.durable_end if checkpoint is not None else end
             target = following or max(end, footer.end_offset if footer is not None else durable_end)
             number = max(number + 1, header.number if header is not None else 0)
@@ -139,8 +134,8 @@ class _Repair:
             closed = footer is not None or following is None
             if sound and closed and not holes and end == target:
                 return number, end, position
-            new = _NewSegment(self._files, path, SegmentHeader(number, offset, 0, self._stream_id), epoch=self._epoch)
-            for piece in walk(file, limit):
+            new = _NewSegment(self._files, path, self._new_header(number, offset), epoch=self._epoch)
+            for piece in walk(file, limit, seed):
                 if piece.complete is not None:
                     new.add(piece.complete.frame)
             new.lose_up_to(target)
@@ -152,9 +147,12 @@ class _Repair:
         self._report.actions.append(f"wrote {path.name} anew, {len(new.lost)} gaps marked as lost")
         return number, target, position
 
+    def _new_header(self, number: int, base_offset: int) -> SegmentHeader:
+        return SegmentHeader(number, base_offset, 0, self._stream_id, self._salt)
+
     def _write_lost_segment(self, number: int, first: int, end: int) -> int:
         path = segment_path(self._directory, first)
-        new = _NewSegment(self._files, path, SegmentHeader(number, first, 0, self._stream_id), epoch=self._epoch)
+        new = _NewSegment(self._files, path, self._new_header(number, first), epoch=self._epoch)
         new.lose_up_to(end)
         new.finish()
         self._report.lost += new.lost
@@ -166,10 +164,7 @@ class _Repair:
         files, torn = self._files, self._directory / TORN_DIRECTORY
         files.make_directory(torn)
         if files.exists(path):
-            taken = set(files.names(torn))
-            name = next(name for n in range(len(taken) + 1) if (name := f"{path.name}.damaged.{n}") not in taken)
-            files.replace(path, torn / name)
-            files.sync_directory(torn)
+            keep_torn(files, self._directory, f"{path.name}.damaged", files.read_bytes(path))
         files.replace(path.with_name(path.name + _NEW_SUFFIX), path)
         base_offset = int(path.stem)
         for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX):
@@ -181,7 +176,7 @@ class _Repair:
     def _write_records(self, start: int, end: int, number: int, position: int, found: Checkpoint | None) -> None:
         if self._stream is None:
             topic = "/".join(self._directory.parts[-2:])
-            StreamInfo(topic, self._stream_id, self._epoch).save(self._files, self._directory)
+            StreamInfo(topic, self._stream_id, self._epoch, self._salt).save(self._files, self._directory)
             self._report.actions.append("rebuilt stream.json from a segment and the directory's name")
         offsets = segment_offsets(self._files, self._directory)
         base_offset = offsets[-1] if offsets else start
@@ -213,6 +208,7 @@ class _NewSegment:
         write_all(self._file, [encode_header(header)], 0)
         self._position = HEADER_BYTES
         self._offset = header.base_offset
+        self._seed = header.seed
         self._epoch = epoch
         self._times: list[int] = []
         self._frames = 0
@@ -243,7 +239,12 @@ class _NewSegment:
             sequence=frame.sequence,
         )
         buffers = encode(
-            payload, frame.base_offset, frame.publish_time_us, epoch=frame.epoch, synced_position=HEADER_BYTES
+            payload,
+            frame.base_offset,
+            frame.publish_time_us,
+            epoch=frame.epoch,
+            synced_position=HEADER_BYTES,
+            seed=self._seed + self._position,
         )
         write_all(self._file, buffers, self._position)
         self._position += payload.frame_bytes

@@ -11,14 +11,14 @@ import xxhash
 from icestream.model.errors import DamagedError
 from icestream.model.frames import Frame
 from icestream.wal.files import File, Files
-from icestream.wal.frame import Complete, Corrupt, Decoded, Incomplete, decode
+from icestream.wal.frame import Complete, Corrupt, Decoded, Incomplete, decode, segment_seed
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 PRODUCERS_SUFFIX = ".producers"
 HEADER_BYTES = 64
 FOOTER_BYTES = 64
-_HEADER = struct.Struct("<8sQQq16s8xQ")
+_HEADER = struct.Struct("<8sQQq16sQQ")
 _HEADER_MAGIC = b"ICESEG\x00\x01"
 _FOOTER = struct.Struct("<8sQQqqQ8xQ")
 _FOOTER_MAGIC = b"ICEEND\x00\x01"
@@ -30,6 +30,11 @@ class SegmentHeader(NamedTuple):
     base_offset: int
     created_us: int
     stream_id: UUID
+    salt: int
+
+    @property
+    def seed(self) -> int:
+        return segment_seed(self.salt, self.base_offset)
 
 
 class SegmentFooter(NamedTuple):
@@ -68,15 +73,15 @@ def _intact(data: bytes, magic: bytes) -> bool:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    number, base_offset, created_us, stream_id = header
-    return _sealed(_HEADER.pack(_HEADER_MAGIC, number, base_offset, created_us, stream_id.bytes, 0))
+    number, base_offset, created_us, stream_id, salt = header
+    return _sealed(_HEADER.pack(_HEADER_MAGIC, number, base_offset, created_us, stream_id.bytes, salt, 0))
 
 
 def decode_header(data: bytes) -> SegmentHeader | None:
     if len(data) != HEADER_BYTES or not _intact(data, _HEADER_MAGIC):
         return None
-    _, number, base_offset, created_us, stream_id, _ = _HEADER.unpack(data)
-    return SegmentHeader(number, base_offset, created_us, UUID(bytes=stream_id))
+    _, number, base_offset, created_us, stream_id, salt, _ = _HEADER.unpack(data)
+    return SegmentHeader(number, base_offset, created_us, UUID(bytes=stream_id), salt)
 
 
 def encode_footer(footer: SegmentFooter) -> bytes:
@@ -106,9 +111,17 @@ class Scan:
     """
 
     def __init__(
-        self, file: File, position: int, limit: int, *, read_bytes: int = _READ_BYTES, one_read: bool = False
+        self,
+        file: File,
+        position: int,
+        limit: int,
+        *,
+        seed: int,
+        read_bytes: int = _READ_BYTES,
+        one_read: bool = False,
     ) -> None:
         self._file = file
+        self._seed = seed
         self._limit = limit
         self._read_bytes = read_bytes
         self._one_read = one_read
@@ -119,15 +132,16 @@ class Scan:
         """Each frame with its position. Bodies are slices of the buffer that was read."""
         buffer, start = memoryview(b""), self.position
         while self.position < self._limit:
-            outcome = decode(buffer, self.position - start)
+            seed = self._seed + self.position
+            outcome = decode(buffer, self.position - start, seed)
             if isinstance(outcome, Incomplete):
                 if self._one_read and self.position > start:
                     return
                 buffer, start = self._read(outcome.needed), self.position
-                outcome = decode(buffer, 0)
+                outcome = decode(buffer, 0, seed)
                 if isinstance(outcome, Incomplete) and outcome.needed <= self._limit - self.position:
                     buffer = self._read(outcome.needed)  # the header has told how long the frame is
-                    outcome = decode(buffer, 0)
+                    outcome = decode(buffer, 0, seed)
             if not isinstance(outcome, Complete):
                 self.stop = outcome
                 return
@@ -140,9 +154,9 @@ class Scan:
         return memoryview(self._file.read(length, self.position))
 
 
-def scan_sound(file: File, path: Path, position: int, limit: int) -> Iterator[tuple[int, Frame]]:
+def scan_sound(file: File, path: Path, position: int, limit: int, seed: int) -> Iterator[tuple[int, Frame]]:
     """The frames between two positions that are known to be durable; anything but a frame is damage."""
-    scan = Scan(file, position, limit)
+    scan = Scan(file, position, limit, seed=seed)
     offset = -1
     for found, complete in scan:
         offset = complete.frame.end_offset

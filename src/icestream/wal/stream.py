@@ -7,6 +7,7 @@ is kept. It is written when a segment begins, at intervals, and at a clean close
 that cannot be read are lost data; bytes past it may be a torn tail.
 """
 
+import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -25,6 +26,8 @@ class StreamInfo:
     topic: str
     stream_id: UUID
     epoch: int = 1
+    salt: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
+    """Seeds the checksums of frames; told to nobody, so that no payload can be made to look like a frame."""
     schemas: dict[int, str] = field(default_factory=dict)
     """The topic's own Arrow schemas by id, each as base64 of its serialized form; the log does not look into them."""
 
@@ -34,6 +37,7 @@ class StreamInfo:
             "topic": self.topic,
             "stream_id": str(self.stream_id),
             "epoch": self.epoch,
+            "salt": self.salt,
             "schemas": {str(number): schema for number, schema in self.schemas.items()},
         }
         write_record(files, directory / STREAM_FILE, fields)
@@ -58,6 +62,7 @@ def load_stream(files: Files, directory: Path) -> StreamInfo:
         topic=fields["topic"],
         stream_id=UUID(fields["stream_id"]),
         epoch=fields["epoch"],
+        salt=fields["salt"],
         schemas={int(number): schema for number, schema in fields["schemas"].items()},
     )
 

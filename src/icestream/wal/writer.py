@@ -4,11 +4,12 @@
 lets recovery tell a torn tail from damage.
 """
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
 from icestream.model.frames import Frame
-from icestream.wal.files import Bytes, File, Files
+from icestream.wal.files import Bytes, Files, write_all
 from icestream.wal.index import SparseIndex
 from icestream.wal.options import LogOptions
 from icestream.wal.recovery import ActiveSegment, SealedSegment
@@ -23,7 +24,6 @@ from icestream.wal.segment import (
     segment_path,
 )
 
-_MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
 _FIRST_STEP_BYTES = 64 * 1024
 
 
@@ -45,6 +45,7 @@ class SegmentWriter:
         self._allocated = active.position
         self._step = _FIRST_STEP_BYTES
         self.active = active
+        self.seed = active.header.seed
         self.end_offset = end_offset
         self.synced_position = active.position
         self.synced_offset = end_offset
@@ -67,7 +68,11 @@ class SegmentWriter:
             return
         step = min(self._step, self._options.preallocate_bytes)
         target = max(end, min(end + step, self._options.max_file_bytes + FOOTER_BYTES))
-        self.active.file.allocate(target)
+        try:
+            self.active.file.allocate(target)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # a file system that cannot do it does without
+                raise
         self._allocated = target
         self._step *= 2
 
@@ -99,18 +104,3 @@ class SegmentWriter:
         active.file.datasync()
         active.index.save(self._files, segment_path(active.path.parent, active.header.base_offset, INDEX_SUFFIX))
         return SealedSegment(active.header, footer, active.path)
-
-
-def write_all(file: File, buffers: Sequence[Bytes], position: int) -> None:
-    """Write every byte, in as many calls as the kernel asks for."""
-    for first in range(0, len(buffers), _MAX_BUFFERS):
-        pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
-        while pending:
-            written = file.write(pending, position)
-            if written <= 0:
-                raise OSError("the file took no more bytes")
-            position += written
-            while pending and written >= len(pending[0]):
-                written -= len(pending.pop(0))
-            if pending and written:
-                pending[0] = pending[0][written:]
