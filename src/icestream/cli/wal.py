@@ -12,9 +12,9 @@ from icestream.cli.formatting import NOTHING, count_text, plural, rfc3339, size_
 from icestream.model.errors import InvalidRequestError
 from icestream.storage.lock import LOCK_FILE, exclusive_directory
 from icestream.wal import LocalFiles
-from icestream.wal.inspect import Problem, Report, inspect_directory, walk
+from icestream.wal.inspect import Problem, Report, inspect_directory, segment_pieces
 from icestream.wal.repair import RepairReport, repair_directory
-from icestream.wal.segment import read_footer, segment_offsets, segment_path
+from icestream.wal.segment import segment_offsets, segment_path
 
 _FRAME_LIMIT = 1000
 _LEVELS_TO_LOCK = 2
@@ -104,9 +104,8 @@ def _frames(files: LocalFiles, path: Path, limit: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for offset in segment_offsets(files, path):
         segment = segment_path(path, offset)
-        with contextlib.closing(files.open(segment)) as file:
-            footer = read_footer(file)
-            for piece in walk(file, footer.position if footer is not None else file.size()):
+        with contextlib.closing(segment_pieces(files, path, offset)) as pieces:
+            for piece in pieces:
                 if len(found) == limit:
                     return found
                 if piece.complete is not None:

@@ -5,6 +5,7 @@ a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a do
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 from icestream.model.errors import InvalidNameError
@@ -31,12 +32,17 @@ class TopicName(NamedTuple):
             return cls(*text)
         if not isinstance(text, str):
             raise InvalidNameError(f"a topic name is text, not {type(text).__name__}", operation="topic name")
-        namespace, slash, name = text.partition("/")
-        if not slash:
-            namespace, name = DEFAULT_NAMESPACE, namespace
-        for what, part in (("namespace", namespace), ("name", name)):
-            check_part(part, what=f"topic {what}", whole=text)
-        return cls(namespace, name)
+        return cls(*_parts(text))
+
+
+@lru_cache(maxsize=4096)
+def _parts(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not slash:
+        namespace, name = DEFAULT_NAMESPACE, namespace
+    for what, part in (("namespace", namespace), ("name", name)):
+        check_part(part, what=f"topic {what}", whole=text)
+    return namespace, name
 
 
 def check_part(part: str, *, what: str, whole: str = "") -> str:

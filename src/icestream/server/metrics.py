@@ -1,11 +1,13 @@
 """What the broker counts, in a registry of its own.
 
-The methods are called once per batch, commit or stream, never per message, and cost about a microsecond each. What the
-storage knows already is not counted a second time: `StorageCollector` reads it when somebody asks.
+The methods are called once per batch, commit or stream, never per message. Those on the path of an acknowledgement only
+take a note; the notes are counted when somebody asks, or when many have gathered. What the storage knows already is not
+counted a second time: `StorageCollector` reads it when somebody asks.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import Metric
@@ -23,11 +25,17 @@ _LATENCY_BUCKETS = (
 
 _FRAME_BUCKETS = tuple(float(1 << power) for power in range(11))
 _MAX_CODES = 100
+_MAX_NOTES = 1000
 
 
 class _Registry(CollectorRegistry):
+    def __init__(self, count_notes: Callable[[], None]) -> None:
+        super().__init__()
+        self._count_notes = count_notes
+
     def collect(self) -> Iterator[Metric]:
         """Without the time that each counter was made at, which would double the number of series."""
+        self._count_notes()
         for metric in super().collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
@@ -35,7 +43,9 @@ class _Registry(CollectorRegistry):
 
 class BrokerMetrics:
     def __init__(self, storage: IcebergStorage | None = None) -> None:
-        registry = self.registry = _Registry()
+        registry = self.registry = _Registry(self._count_notes)
+        self._publish_notes: deque[tuple[int, int, float]] = deque()
+        self._commit_notes: deque[tuple[int, int, float]] = deque()
         self._batches = Counter(
             "icestream_published_batches", "Published batches that were acknowledged.", registry=registry
         )
@@ -86,10 +96,9 @@ class BrokerMetrics:
             registry.register(StorageCollector(storage))
 
     def published(self, messages: int, nbytes: int, seconds: float) -> None:
-        self._batches.inc()
-        self._messages.inc(messages)
-        self._bytes.inc(nbytes)
-        self._ack_seconds.observe(seconds)
+        self._publish_notes.append((messages, nbytes, seconds))
+        if len(self._publish_notes) >= _MAX_NOTES:
+            self._count_notes()
 
     def refused(self, code: str) -> None:
         counter = self._refused_by_code.get(code)
@@ -103,9 +112,20 @@ class BrokerMetrics:
 
     def committed(self, frames: int, nbytes: int, sync_seconds: float) -> None:
         """Called by the thread that commits, for `IcebergStorage.on_commit`."""
-        self._commit_frames.observe(frames)
-        self._written_bytes.inc(nbytes)
-        self._sync_seconds.observe(sync_seconds)
+        self._commit_notes.append((frames, nbytes, sync_seconds))
+        if len(self._commit_notes) >= _MAX_NOTES:
+            self._count_notes()
+
+    def _count_notes(self) -> None:
+        for messages, nbytes, seconds in _take_all(self._publish_notes):
+            self._batches.inc()
+            self._messages.inc(messages)
+            self._bytes.inc(nbytes)
+            self._ack_seconds.observe(seconds)
+        for frames, nbytes, seconds in _take_all(self._commit_notes):
+            self._commit_frames.observe(frames)
+            self._written_bytes.inc(nbytes)
+            self._sync_seconds.observe(seconds)
 
     def delivered(self, messages: int, nbytes: int) -> None:
         self._delivered_messages.inc(messages)
@@ -127,3 +147,10 @@ class BrokerMetrics:
         """The metrics in the text format that an `Accept` header asks for, and that format's content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
+
+
+def _take_all(notes: deque[tuple[int, int, float]]) -> Iterator[tuple[int, int, float]]:
+    """Take notes away one by one, so that each is counted once, whoever else counts or adds at the same time."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield notes.popleft()

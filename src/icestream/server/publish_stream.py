@@ -6,21 +6,20 @@ a thread of its own, so that a client which does not read its answers cannot hol
 answers wait to be read, no more batches are taken from that client.
 """
 
-import json
 import threading
 from collections import deque
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 import structlog
+from msgspec import Struct
 
-from icestream.model.errors import IcestreamError
-from icestream.server.requests import parse_object, take
+from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.storage import AckLevel, IcebergStorage, Topic
 from icestream.wal import Append
 
-_FIELDS = frozenset({"topic", "producer", "sequence", "ack", "more", "id"})
 _OPERATION = "publish"
 _MAX_WAITING_ANSWERS = 1000
 _log = structlog.get_logger(__name__)
@@ -38,28 +37,33 @@ class MetadataWriter(Protocol):
     def write(self, buffer: Any) -> None: ...
 
 
-class PublishRequest(NamedTuple):
+class PublishRequest(Struct, forbid_unknown_fields=True):
     """The application metadata of a batch."""
 
-    number: int
     topic: str
-    producer: str
-    sequence: int
-    ack: str | None
-    more: bool
+    producer: str = ""
+    sequence: int | None = None
+    ack: str | None = None
+    more: bool = False
+    id: int | None = None
 
-    @classmethod
-    def parse(cls, metadata: bytes, number: int) -> Self:
-        fields = parse_object(metadata, operation=_OPERATION, allowed=_FIELDS)
-        producer = take(fields, "producer", str, operation=_OPERATION, default="")
-        return cls(
-            number=take(fields, "id", int, operation=_OPERATION, default=number),
-            topic=take(fields, "topic", str, operation=_OPERATION, required=True),
-            producer=producer,
-            sequence=take(fields, "sequence", int, operation=_OPERATION, required=bool(producer), default=0),
-            ack=take(fields, "ack", str, operation=_OPERATION),
-            more=take(fields, "more", bool, operation=_OPERATION, default=False),
-        )
+
+_decode = msgspec.json.Decoder(PublishRequest).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def parse_request(metadata: Any) -> PublishRequest:
+    try:
+        request = _decode(metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            str(error),
+            operation=_OPERATION,
+            remedy=f"the application metadata is a JSON object of {', '.join(PublishRequest.__struct_fields__)}",
+        ) from error
+    if request.producer and request.sequence is None:
+        raise InvalidRequestError("a named producer must number its batches: sequence is missing", operation=_OPERATION)
+    return request
 
 
 class PublishStream:
@@ -74,9 +78,9 @@ class PublishStream:
         number = self._received
         self._received += 1
         try:
-            request = PublishRequest.parse(metadata, number)
-            number = request.number
-            self._publish(request, batch, perf_counter())
+            request = parse_request(metadata)
+            number = number if request.id is None else request.id
+            self._publish(request, number, batch)
         except IcestreamError as error:
             self._refuse(number, error)
 
@@ -84,37 +88,36 @@ class PublishStream:
         """Called when the client sends no more: returns once everything is answered."""
         self._answers.finish()
 
-    def _publish(self, request: PublishRequest, batch: pa.RecordBatch, started: float) -> None:
+    def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
+        started = perf_counter()
         topic = self._storage.topic(request.topic, create=True)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
         if request.more and level is not AckLevel.MEMORY:
-            self._publish_in_background(topic, request, batch, started)
+            self._publish_in_background(topic, request, number, batch)
             return
         append = self._storage.publish(
             topic,
             batch,
             producer=request.producer,
-            sequence=request.sequence,
+            sequence=request.sequence or 0,
             background=level is AckLevel.MEMORY,
         )
-        self._confirm(request.number, append, batch.num_rows, started)
+        self._confirm(number, append, batch.num_rows, started)
 
-    def _publish_in_background(
-        self, topic: Topic, request: PublishRequest, batch: pa.RecordBatch, started: float
-    ) -> None:
-        count = batch.num_rows
+    def _publish_in_background(self, topic: Topic, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
+        started, count = perf_counter(), batch.num_rows
 
         def answer(append: Append) -> None:
             if append.error is None:
-                self._confirm(request.number, append, count, started)
+                self._confirm(number, append, count, started)
             else:
-                self._refuse(request.number, append.error)
+                self._refuse(number, append.error)
             self._answers.expect(-1)
 
         self._answers.expect(1)
         try:
             self._storage.publish(
-                topic, batch, producer=request.producer, sequence=request.sequence, background=True, answer=answer
+                topic, batch, producer=request.producer, sequence=request.sequence or 0, background=True, answer=answer
             )
         except IcestreamError:
             self._answers.expect(-1)
@@ -129,9 +132,11 @@ class PublishStream:
         }
         if append.duplicate:
             answer["duplicate"] = True
-            self._metrics.duplicate()
-        self._metrics.published(count, append.nbytes, perf_counter() - started)
         self._answers.send(answer)
+        # Counted once the producer has its answer, which it waits for.
+        self._metrics.published(count, append.nbytes, perf_counter() - started)
+        if append.duplicate:
+            self._metrics.duplicate()
 
     def _refuse(self, number: int, error: IcestreamError) -> None:
         self._metrics.refused(error.code)
@@ -195,7 +200,7 @@ class Answers:
         if self._broken:
             return
         try:
-            self._writer.write(pa.py_buffer(json.dumps(answer, separators=(",", ":")).encode()))
+            self._writer.write(pa.py_buffer(_encode(answer)))
         except (pa.ArrowException, OSError) as error:
             self._broken = True  # the client is gone; it will send again what was not answered, and be recognised
             _log.debug("an answer could not be delivered", error=str(error))

@@ -41,10 +41,7 @@ class Payload(NamedTuple):
     schema_id: int
     body: Bytes
     checksum: int
-
-    @property
-    def frame_bytes(self) -> int:
-        return HEADER_BYTES + padded(len(self.producer)) + padded(len(self.body))
+    frame_bytes: int
 
     def frame(self, base_offset: int, publish_time_us: int, epoch: int) -> Frame:
         return Frame(
@@ -91,7 +88,8 @@ def prepare(
 ) -> Payload:
     """Hash what a producer sent; `body` is anything with the buffer protocol."""
     name, view = producer.encode(), memoryview(body)
-    return Payload(name, sequence, message_count, encoding, schema_id, view, _hash(name, view))
+    frame_bytes = HEADER_BYTES + padded(len(name)) + padded(len(view))
+    return Payload(name, sequence, message_count, encoding, schema_id, view, _hash(name, view), frame_bytes)
 
 
 def encode(

@@ -1,6 +1,6 @@
 """Looking into a log's directory without changing it: every byte is read and checked, whatever state it is in."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,7 +78,7 @@ class Piece(NamedTuple):
     reason: str = ""
 
 
-def walk(file: File, limit: int, seed: int) -> Iterator[Piece]:
+def walk(file: File, limit: int, seed: int) -> Generator[Piece]:
     """All of a segment's frames up to `limit`, and what stands between them: after damage the next frame is sought."""
     position = HEADER_BYTES
     while position < limit:
@@ -89,6 +89,20 @@ def walk(file: File, limit: int, seed: int) -> Iterator[Piece]:
             return
         position = find_frame(file, scan.position + ALIGNMENT, limit, seed)
         yield Piece(scan.position, position, None, reason=str(getattr(scan.stop, "reason", "the file ends in a frame")))
+
+
+def segment_pieces(files: Files, directory: Path, base_offset: int) -> Generator[Piece]:
+    """What `walk` finds in one segment of a log."""
+    path = segment_path(directory, base_offset)
+    header = read_header(files, path)
+    salt = header.salt if header is not None else find_salt(files, directory)
+    file = files.open(path)
+    try:
+        footer = read_footer(file)
+        limit = footer.position if footer is not None else file.size()
+        yield from walk(file, limit, segment_seed(salt or 0, base_offset))
+    finally:
+        file.close()
 
 
 def find_frame(file: File, position: int, limit: int, seed: int) -> int:

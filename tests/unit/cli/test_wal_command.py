@@ -79,7 +79,7 @@ def test_a_repair_gives_up_what_is_lost_and_keeps_the_rest(damaged: Path, tmp_pa
     with storage(tmp_path) as opened:
         offsets = [
             offset
-            for batch in opened.topic("t").read(StartPosition.earliest())
+            for batch in opened.topic("t").read(opened.topic("t").reader(StartPosition.earliest()))
             for offset in batch.column("offset").to_pylist()
         ]
     assert offsets == [0, 1, 4, 5]

@@ -13,7 +13,8 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "wal-1"
 
 
 def read_all(log: Log) -> pa.Table:
-    reader, batches = LogReader(log, 0), []
+    reader = LogReader(log, 0)
+    batches: list[pa.RecordBatch] = []
     while frames := reader.read():
         batches += stream_batches(frames, {0: MESSAGE_SCHEMA})
     return pa.Table.from_batches(batches)
