@@ -24,15 +24,15 @@ def measure_ack(
     acks: list[float] = []
     syncs: list[float] = []
     trips: list[float] = []
-    sync_floor, flight_floor = SyncFloor(directory), FlightFloor()
+    sync_floor, flight_floor = SyncFloor(directory), FlightFloor(message_bytes)
     try:
         with Client(broker) as client, client.producer("bench/ack") as producer:
             for _ in range(_WARM_UP):
                 producer.send(payload).result()
-            flight_floor.measure(payload, _WARM_UP)
+            flight_floor.measure(_WARM_UP)
             for number in range(_ROUNDS):
                 syncs += sync_floor.measure(message_bytes + _FRAME_OVERHEAD_BYTES, per_round)
-                trips += flight_floor.measure(payload, per_round)
+                trips += flight_floor.measure(per_round)
                 for _ in range(per_round):
                     started = perf_counter()
                     producer.send(payload).result()

@@ -1,17 +1,13 @@
 """What the hardware does without icestream."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from time import perf_counter
 
-import pyarrow as pa
-from pyarrow import flight
-
-from icestream.model.messages import MESSAGE_SCHEMA, message_batch
-
-_ECHO_SERVER = "icestream.bench.echo_server"
+_BARE_FLIGHT = "icestream.bench.bare_flight"
 
 
 class SyncFloor:
@@ -39,27 +35,26 @@ class SyncFloor:
 
 
 class FlightFloor:
-    """A bare Flight server in a process of its own that answers every batch at once."""
+    """Bare Flight, client and server in processes of their own."""
 
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", _ECHO_SERVER], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        port = int(self._process.stdout.readline())
-        self._client = flight.connect(f"grpc://127.0.0.1:{port}")
-        self._writer, self._reader = self._client.do_put(flight.FlightDescriptor.for_path("echo"), MESSAGE_SCHEMA)
+    def __init__(self, message_bytes: int) -> None:
+        self._server = self._start()
+        port = self._server.stdout.readline().strip() if self._server.stdout else ""
+        self._client = self._start(port, str(message_bytes))
 
-    def measure(self, payload: bytes, count: int) -> list[float]:
-        batch, metadata = message_batch([payload]), pa.py_buffer(b'{"topic":"default/bench","sequence":0}')
-        seconds = []
-        for _ in range(count):
-            started = perf_counter()
-            self._writer.write_with_metadata(batch, metadata)
-            self._reader.read()
-            seconds.append(perf_counter() - started)
+    def _start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", _BARE_FLIGHT, *arguments]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measure(self, count: int) -> list[float]:
+        assert self._client.stdin is not None
+        assert self._client.stdout is not None
+        self._client.stdin.write(f"{count}\n")
+        self._client.stdin.flush()
+        seconds: list[float] = json.loads(self._client.stdout.readline())
         return seconds
 
     def close(self) -> None:
-        self._writer.close()
-        self._client.close()
-        self._process.terminate()
-        self._process.wait()
+        for process in (self._client, self._server):
+            process.terminate()
+            process.communicate()
