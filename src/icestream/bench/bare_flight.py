@@ -1,7 +1,6 @@
 """The floor's bare Flight: a server that answers every batch at once, and a client that measures round trips to it.
 
-Each runs in a process of its own (`python -m icestream.bench.bare_flight`), with Flight as it comes, untouched by what
-icestream's own client and broker set.
+Each runs in a process of its own (`python -m icestream.bench.bare_flight`).
 """
 
 import json

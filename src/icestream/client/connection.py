@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.polling import poll_directly
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -50,7 +49,6 @@ class Connection:
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._call = fl.FlightCallOptions(timeout=timeout_s, headers=headers)
         self._stream = fl.FlightCallOptions(headers=headers)
-        poll_directly()
         self._client = fl.FlightClient(location, tls_root_certs=roots, generic_options=_CHANNEL)
 
     def action(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from icestream.client.polling import poll_directly
 from icestream.model.errors import InvalidRequestError, OverloadedError, UnavailableError
 from icestream.model.offsets import StartPosition
 from icestream.server.actions import Actions
@@ -34,7 +33,6 @@ class FlightDoor(flight.FlightServerBase):
         self._stopping = threading.Event()
         self._actions = Actions(storage, version)
         check_port(host, port)
-        poll_directly()
         super().__init__(f"grpc://{host}:{port}")
 
     # Streams
