@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Self, TextIO, cast
 
 import structlog
 
@@ -110,6 +110,22 @@ def run(settings: Settings) -> None:
     os._exit(0)
 
 
+class UnfailingStream:
+    """Writes to another stream what can be written: a full disk must not take the broker down through its own log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def configure_logging(settings: LogSettings) -> None:
     renderer = (
         structlog.processors.JSONRenderer()
@@ -124,7 +140,7 @@ def configure_logging(settings: LogSettings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", UnfailingStream(sys.stderr))),
     )
 
 
