@@ -63,14 +63,18 @@ def stream_schema(body_schema: pa.Schema) -> pa.Schema:
 
 def check_topic_schema(schema: pa.Schema) -> pa.Schema:
     """`schema` itself, if a topic can have it; its metadata is dropped."""
-    if not schema.names:
+    try:
+        names = schema.names
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError("a column's name is not UTF-8", operation="topic schema") from error
+    if not names:
         raise InvalidRequestError("a topic's schema needs at least one column", operation="topic schema")
     reserved = {f"_{field.name}" for field in ENVELOPE}
-    if taken := sorted(reserved.intersection(schema.names)):
+    if taken := sorted(reserved.intersection(names)):
         raise InvalidRequestError(
             f"columns {', '.join(taken)} are icestream's own", operation="topic schema", remedy="rename them"
         )
-    if len(set(schema.names)) != len(schema.names):
+    if len(set(names)) != len(names):
         raise InvalidRequestError("two columns have the same name", operation="topic schema", remedy="rename one")
     return schema.remove_metadata()
 

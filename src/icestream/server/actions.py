@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple, TypeAlias
+from uuid import uuid4
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, check_producer
@@ -24,6 +25,7 @@ class Actions:
     def __init__(self, storage: IcebergStorage, version: str) -> None:
         self._storage = storage
         self._version = version
+        self._broker_id = str(uuid4())
         topic = frozenset({"topic"})
         self._actions = {
             "create_topic": _Action(
@@ -78,10 +80,10 @@ class Actions:
 
     def _open_producer(self, fields: Fields) -> Fields:
         schema = take(fields, "schema", str, operation="open_producer")
+        producer = check_producer(take(fields, "producer", str, operation="open_producer", required=True))
         topic = self._storage.topic(
             _topic_name(fields), create=True, schema=decode_schema(schema) if schema is not None else None
         )
-        producer = check_producer(take(fields, "producer", str, operation="open_producer", required=True))
         server = self._storage.settings.server
         return {
             "next_sequence": topic.log.next_sequence(producer),
@@ -104,7 +106,7 @@ class Actions:
         }
 
     def _ping(self, _: Fields) -> Fields:
-        return {"version": self._version}
+        return {"version": self._version, "broker_id": self._broker_id}
 
 
 def _topic_name(fields: Fields) -> TopicName:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from icestream.model.errors import InvalidRequestError, OverloadedError, UnavailableError
+from icestream.model.errors import InvalidMessageError, InvalidRequestError, OverloadedError, UnavailableError
 from icestream.model.offsets import StartPosition
 from icestream.server.actions import Actions
 from icestream.server.flight_errors import flight_errors
@@ -45,7 +45,7 @@ class FlightDoor(flight.FlightServerBase):
                 raise InvalidRequestError('the descriptor\'s path must be ["publish"]', operation="publish")
             stream = PublishStream(self._storage, writer, self._metrics)
             try:
-                for chunk in reader:
+                for chunk in _chunks(reader):
                     if self._stopping.is_set():
                         raise UnavailableError("the broker is stopping", operation="publish", remedy="connect again")
                     if chunk.data is not None:
@@ -135,6 +135,20 @@ class FlightDoor(flight.FlightServerBase):
     def end_streams(self) -> None:
         """Have open reads end, and open publishes end at their next batch."""
         self._stopping.set()
+
+
+def _chunks(reader: Any) -> Iterator[Any]:
+    """What a client sends; what cannot be decoded is its mistake, not the broker's."""
+    chunks = iter(reader)
+    while True:
+        try:
+            yield next(chunks)
+        except StopIteration:
+            return
+        except flight.FlightError:
+            raise
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InvalidMessageError(f"the batch cannot be decoded: {error}", operation="publish") from error
 
 
 def check_port(host: str, port: int) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
-from icestream.model.errors import IcestreamError
+from icestream.model.errors import IcestreamError, InvalidRequestError
 
 _MAX_TEXT = 1000  # statuses travel in HTTP/2 headers, which are small
 _log = structlog.get_logger(__name__)
@@ -19,7 +19,8 @@ def to_flight_error(error: IcestreamError) -> flight.FlightError:
     for name in ("message", "place", "remedy"):
         fields[name] = fields[name][:_MAX_TEXT]
     kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
-    return kind(str(error)[:_MAX_TEXT], json.dumps(fields).encode())
+    text = str(error)[:_MAX_TEXT].encode(errors="backslashreplace").decode()  # a name may hold half a surrogate pair
+    return kind(text, json.dumps(fields).encode())
 
 
 @contextlib.contextmanager
@@ -29,8 +30,10 @@ def flight_errors(operation: str) -> Iterator[None]:
         yield
     except IcestreamError as error:
         raise to_flight_error(error) from error
-    except (flight.FlightError, pa.ArrowInvalid):
+    except flight.FlightError:
         raise
+    except pa.ArrowInvalid as error:
+        raise to_flight_error(InvalidRequestError(f"not valid Arrow: {error}", operation=operation)) from error
     except Exception as error:
         _log.exception("a call failed", operation=operation)
         raise to_flight_error(IcestreamError(f"internal error: {error!r}", operation=operation)) from error

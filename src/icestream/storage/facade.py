@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from icestream.config import Settings
 from icestream.metadata import MetadataStore, open_metadata_store
-from icestream.model.errors import ClosedError, IcestreamError, TopicNotFoundError
+from icestream.model.errors import ClosedError, TopicNotFoundError
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
@@ -141,11 +141,10 @@ class IcebergStorage:
 
         try:
             append = topic.log.submit(payload, inline=not background, callback=finished)
-        except ClosedError:
+        except BaseException as error:
             self.budget.give_back(nbytes)
-            raise topic.gone() from None
-        except IcestreamError:
-            self.budget.give_back(nbytes)
+            if isinstance(error, ClosedError):
+                raise topic.gone() from error
             raise
         if not background:
             topic.log.wait(append)

@@ -117,6 +117,6 @@ def decode_schema(text: str) -> pa.Schema:
     """A topic's schema from base64; raises when it is not one that a topic can have."""
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
-    except (ValueError, pa.ArrowInvalid, OSError, TypeError) as error:
+    except (ValueError, pa.ArrowException, OSError, TypeError) as error:
         raise InvalidRequestError(f"not a serialized Arrow schema: {error}", operation="topic schema") from error
     return check_topic_schema(schema)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from icestream.model.errors import (
     ClosedError,
+    DamagedError,
     IcestreamError,
     InvalidMessageError,
     InvalidRequestError,
@@ -164,8 +165,10 @@ class Topic:
                     part = batch if end is None else slice_from(batch, 0, end)
                     if part.num_rows:
                         yield part
-        except ClosedError:
-            raise self.gone() from None
+        except (ClosedError, DamagedError) as error:
+            if isinstance(error, ClosedError) or self._deleted:
+                raise self.gone() from error
+            raise
         finally:
             reader.close()
 

@@ -15,6 +15,7 @@ from icestream.model.errors import (
     ConflictError,
     IcestreamError,
     LimitReachedError,
+    LogUnavailableError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -151,7 +152,13 @@ class Topics:
         return self._directory / name.namespace / name.name
 
     def _open_log(self, record: TopicRecord) -> Log:
-        return Log.create(self._context, self._log_directory(record.name), record.to_stream())
+        directory = self._log_directory(record.name)
+        try:
+            return Log.create(self._context, directory, record.to_stream())
+        except OSError as error:
+            raise LogUnavailableError(
+                f"the log cannot be opened: {error}", operation="open log", place=str(directory)
+            ) from error
 
     def _load(self) -> None:
         for entry in scan(self._metadata, keys.topics()):

@@ -19,8 +19,6 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
-import structlog
-
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, LogUnavailableError
 from icestream.model.frames import Frame
 from icestream.wal.append import Append
@@ -33,9 +31,10 @@ from icestream.wal.producers import Producers, Sent
 from icestream.wal.recovery import ActiveSegment, Recovery, SealedSegment
 from icestream.wal.segment import PRODUCERS_SUFFIX, SegmentHeader, remove_segment, segment_path
 from icestream.wal.stream import STREAM_FILE, Checkpoint, StreamInfo
+from icestream.wal.telling import Teller
 from icestream.wal.writer import SegmentWriter, create_segment
 
-_log = structlog.get_logger(__name__)
+_tell = Teller(__name__)
 
 
 class LogState(Enum):
@@ -358,7 +357,7 @@ class Log:
         """Be poisoned. Frames past the durable end may be on disk, but nobody was told of them. Under the mutex."""
         self.state = LogState.FAILED
         self._failure = error
-        _log.error("the log failed", directory=str(self.directory), error=repr(error))
+        _tell.error("the log failed", directory=str(self.directory), error=repr(error))
         return self._refusal()
 
     def _refusal(self) -> IcestreamError:
@@ -386,7 +385,7 @@ class Log:
             except OSError as error:
                 self._failure = error
                 return
-            _log.info("the log is open again", directory=str(self.directory), next=self._next_offset)
+            _tell.info("the log is open again", directory=str(self.directory), next=self._next_offset)
 
     def _recover(self, cut_at: tuple[int, int] | None) -> None:
         context = self.context

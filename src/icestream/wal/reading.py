@@ -39,7 +39,11 @@ class LogReader:
         if frames:
             self._leave_file()
         else:
-            frames = self._read_file(visible, max_bytes)
+            try:
+                frames = self._read_file(visible, max_bytes)
+            except FileNotFoundError as error:
+                check_offset(self._log, self.offset)  # pruned meanwhile: say so
+                raise damaged(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
         self.offset = frames[-1].end_offset
         return frames
 
@@ -79,11 +83,7 @@ class LogReader:
 
     def _seek(self, segment: SealedSegment | ActiveSegment) -> None:
         self._leave_file()
-        try:
-            file = self._log.context.files.open(segment.path)
-        except FileNotFoundError:
-            check_offset(self._log, self.offset)  # pruned meanwhile: say so
-            raise
+        file = self._log.context.files.open(segment.path)
         index = self._log.indexes.get(segment, file) if isinstance(segment, SealedSegment) else segment.index
         self._file, self._path = file, segment.path
         self._position = index.position_of_offset(self.offset) or HEADER_BYTES

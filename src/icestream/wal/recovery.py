@@ -20,8 +20,6 @@ Steps:
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from icestream.model.errors import DamagedError
 from icestream.model.frames import Frame
 from icestream.wal import frame as frames
@@ -47,10 +45,11 @@ from icestream.wal.segment import (
     segment_path,
 )
 from icestream.wal.stream import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
+from icestream.wal.telling import Teller
 
 TORN_DIRECTORY = "torn"
 _COPY_BYTES = 1 << 20
-_log = structlog.get_logger(__name__)
+_tell = Teller(__name__)
 
 
 @dataclass
@@ -273,7 +272,7 @@ class Recovery:
             if self._cut_at is None:
                 rest.keep(self._files, self._directory, active.path)
             log.cut_bytes = rest.length
-            _log.warning(
+            _tell.warning(
                 "cut a torn tail", file=str(active.path), position=position, bytes=rest.length, next=log.next_offset
             )
         if size > position:
@@ -287,7 +286,7 @@ class Recovery:
             return
         if not log.sealed:
             return
-        _log.info("rebuilding the producers' state", directory=str(self._directory), base_offset=base_offset)
+        _tell.info("rebuilding the producers' state", directory=str(self._directory), base_offset=base_offset)
         replayed: list[SealedSegment] = []
         for segment in reversed(log.sealed):
             replayed.insert(0, segment)

@@ -1,0 +1,342 @@
+"""The mutation check: take one safeguard away at a time, and see that the tests named for it fail.
+
+    python dev/mutants.py                     all of them
+    python dev/mutants.py --list              their names
+    python dev/mutants.py commit-sync ...     some of them
+
+Works on a copy of the tree. First the named tests must pass on the sound copy; then, for each mutant, every test named
+for it must fail. Exit code 1 if one does not, or if the text that a mutant replaces is not there any more.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "tests", "dev", "docs", "pyproject.toml", "README.md")
+TIMEOUT_SECONDS = 600
+
+SAFEGUARDS = "tests/unit/wal/test_safeguards.py"
+POWER_CUTS = "tests/fault/wal/test_power_cuts.py"
+ANY_POWER_CUT = f"{POWER_CUTS}::test_no_power_cut_loses_what_was_acknowledged_or_stops_the_log"
+EVERY_STATE = f"{POWER_CUTS}::test_every_state_after_a_power_cut_of_a_small_log_recovers"
+BIT_FLIPS = "tests/fault/wal/test_bit_flips.py"
+WRITE_FAULTS = "tests/fault/wal/test_write_faults.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    removes: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    """Exact texts, each found once, and what stands there instead."""
+    tests: tuple[str, ...]
+    """Each of these must fail; of one with parameters, at least one case."""
+
+
+MUTANTS = (
+    Mutant(
+        "commit-sync",
+        "the datasync before an acknowledgement",
+        "src/icestream/wal/writer.py",
+        (("    def sync(self) -> None:\n        self.active.file.datasync()\n", "    def sync(self) -> None:\n"),),
+        (
+            f"{SAFEGUARDS}::test_an_acknowledged_batch_survives_every_power_cut",
+            f"{ANY_POWER_CUT}[group commits and rotation]",
+        ),
+    ),
+    Mutant(
+        "seal-sync",
+        "the datasync of a segment's end before its successor is made",
+        "src/icestream/wal/writer.py",
+        (
+            (
+                "        active.file.truncate(active.position + FOOTER_BYTES)\n        active.file.datasync()\n",
+                "        active.file.truncate(active.position + FOOTER_BYTES)\n",
+            ),
+        ),
+        (f"{SAFEGUARDS}::test_so_do_the_segments_before_the_active_one_and_the_names_of_all",),
+    ),
+    Mutant(
+        "segment-directory-sync",
+        "the sync of the directory when a segment is made",
+        "src/icestream/wal/log.py",
+        (("        context.files.sync_directory(self.directory)\n        self._use(", "        self._use("),),
+        (f"{ANY_POWER_CUT}[closed, ended, pruned and reopened]",),
+    ),
+    Mutant(
+        "record-directory-sync",
+        "the sync of the directory when a record is replaced",
+        "src/icestream/wal/records.py",
+        (
+            (
+                "    files.replace(temporary, path)\n    files.sync_directory(path.parent)\n",
+                "    files.replace(temporary, path)\n",
+            ),
+        ),
+        (EVERY_STATE, f"{ANY_POWER_CUT}[group commits and rotation]"),
+    ),
+    Mutant(
+        "record-sync",
+        "the datasync of a record before it is renamed",
+        "src/icestream/wal/records.py",
+        (
+            (
+                "        file.datasync()\n    finally:\n        file.close()\n    files.replace",
+                "    finally:\n        file.close()\n    files.replace",
+            ),
+        ),
+        (f"{SAFEGUARDS}::test_a_new_log_is_there_after_every_power_cut_from_the_moment_it_is_open",),
+    ),
+    Mutant(
+        "topic-directory-sync",
+        "the sync of the directories above a new log",
+        "src/icestream/wal/log.py",
+        (
+            (
+                "        files.make_directory(path)\n    files.sync_directory(path.parent)\n",
+                "        files.make_directory(path)\n",
+            ),
+        ),
+        (f"{SAFEGUARDS}::test_a_new_log_is_there_after_every_power_cut_from_the_moment_it_is_open",),
+    ),
+    Mutant(
+        "header-checksum",
+        "the check of a frame header's checksum",
+        "src/icestream/wal/frame.py",
+        (
+            (
+                '        return Corrupt("the header\'s checksum does not match")\n',
+                "        pass\n",
+            ),
+        ),
+        (
+            f"{SAFEGUARDS}::test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes[header]",
+            f"{BIT_FLIPS}::test_a_flip_in_a_segment_is_an_error_that_names_file_position_and_offsets[first segment]",
+        ),
+    ),
+    Mutant(
+        "body-checksum",
+        "the check of a frame body's checksum",
+        "src/icestream/wal/frame.py",
+        (('        return Corrupt("the body\'s checksum does not match")\n', "        pass\n"),),
+        (
+            f"{SAFEGUARDS}::test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes[body]",
+            f"{BIT_FLIPS}::test_a_flip_in_a_segment_is_an_error_that_names_file_position_and_offsets[first segment]",
+        ),
+    ),
+    Mutant(
+        "record-checksum",
+        "the check of a record's checksum",
+        "src/icestream/wal/records.py",
+        (("    if checksum != b", "    if checksum is None and checksum != b"),),
+        (f"{BIT_FLIPS}::test_a_flip_in_a_record_is_an_error_that_names_the_remedy",),
+    ),
+    Mutant(
+        "de-duplication",
+        "the recognition of a batch that was stored before",
+        "src/icestream/wal/log.py",
+        (("if name and (earlier := self._producers.find(", "if False and (earlier := self._producers.find("),),
+        (
+            f"{SAFEGUARDS}::test_a_repeated_batch_is_stored_once_also_when_a_restart_lies_between",
+            "tests/unit/wal/test_log.py::test_a_repeated_batch_is_recognised_after_a_restart",
+        ),
+    ),
+    Mutant(
+        "torn-copy",
+        "the copy of a torn tail",
+        "src/icestream/wal/recovery.py",
+        (("                rest.keep(self._files, self._directory, active.path)\n", "                pass\n"),),
+        (
+            f"{SAFEGUARDS}::test_a_copy_of_a_torn_tail_is_kept",
+            f"{POWER_CUTS}::test_a_copy_of_every_torn_tail_is_kept",
+        ),
+    ),
+    Mutant(
+        "poisoning",
+        "the refusal of everything after a failed write or sync",
+        "src/icestream/wal/log.py",
+        (("        self.state = LogState.FAILED\n        self._failure = error\n", "        self._failure = error\n"),),
+        (f"{SAFEGUARDS}::test_after_a_failure_nothing_is_acknowledged_until_the_log_was_recovered",),
+    ),
+    Mutant(
+        "vouching",
+        "the word of a later frame for the bytes before it",
+        "src/icestream/wal/recovery.py",
+        (("        durable = max(durable, rest.vouched_position)\n", ""),),
+        (
+            f"{SAFEGUARDS}::test_lost_bytes_below_a_frame_that_was_written_after_their_sync_are_damage_not_a_torn_tail",
+            f"{BIT_FLIPS}::test_a_flip_below_a_durable_frame_is_damage_even_if_no_checkpoint_covers_it",
+        ),
+    ),
+    Mutant(
+        "cut-back",
+        "the cut back to the acknowledged end when a failed log is reopened",
+        "src/icestream/wal/recovery.py",
+        (("            limit = min(size, self._cut_at[1])\n", "            limit = size\n"),),
+        (f"{SAFEGUARDS}::test_reopening_cuts_back_to_what_was_acknowledged",),
+    ),
+    Mutant(
+        "write-again",
+        "the second writing of what no successful sync vouches for",
+        "src/icestream/wal/recovery.py",
+        (
+            (
+                "        write_all(file, [file.read(min(_COPY_BYTES, end - position), position)], position)\n",
+                "        pass\n",
+            ),
+        ),
+        (f"{WRITE_FAULTS}::test_what_a_failed_sync_may_have_lost_is_not_shown_after_a_restart_unless_it_is_durable",),
+    ),
+    Mutant(
+        "durable-end",
+        "the limit of readers at the durable end",
+        "src/icestream/wal/reading.py",
+        (
+            (
+                "        if self.offset >= visible.end_offset:\n",
+                "        if self.offset >= self._log._writer.end_offset:\n",
+            ),
+            ("else visible.active_position\n        if self._path", "else segment.position\n        if self._path"),
+        ),
+        (f"{SAFEGUARDS}::test_a_reader_sees_nothing_that_is_not_durable",),
+    ),
+    Mutant(
+        "directory-lock",
+        "the lock against a second broker",
+        "src/icestream/storage/lock.py",
+        (
+            (
+                "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+                "            fcntl.flock(descriptor, fcntl.LOCK_SH)\n",
+            ),
+        ),
+        ("tests/unit/storage/test_topics.py::test_a_second_process_on_the_same_directory_is_refused",),
+    ),
+)
+
+
+class Copy:
+    """A copy of the tree to be mutated, and the tests run on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        ignored = shutil.ignore_patterns("__pycache__", ".hypothesis", "_build")
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, directory / name, ignore=ignored)
+            elif source.exists():
+                shutil.copy(source, directory / name)
+        self._environ = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")} | {
+            "PYTHONPATH": f"{directory / 'src'}{os.pathsep}{directory}",
+            # Two versions of a file within one second would have the same stamp.
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        found = self._run("-c", "import icestream; print(icestream.__file__)").stdout.strip()
+        if not Path(found).is_relative_to(directory):
+            sys.exit(f"mutants: the tests would run on {found}, not on the copy")
+
+    def mutate(self, mutant: Mutant) -> str | None:
+        """Apply a mutant; what is wrong with it, if it cannot be applied."""
+        path = self._directory / mutant.file
+        text = path.read_text()
+        for old, new in mutant.edits:
+            if text.count(old) != 1:
+                return f"stands {text.count(old)} times in {mutant.file}, not once: {old.strip()!r}"
+            text = text.replace(old, new)
+        path.write_text(text)
+        return None
+
+    def restore(self, mutant: Mutant) -> None:
+        shutil.copy(ROOT / mutant.file, self._directory / mutant.file)
+
+    def failing(self, tests: list[str]) -> tuple[set[str], str]:
+        """Those of the tests that fail, and what pytest said. A run that does not end is a failure of all."""
+        try:
+            result = self._run("-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "-rfE", *tests)
+        except subprocess.TimeoutExpired:
+            return set(tests), f"not done after {TIMEOUT_SECONDS} s"
+        if result.returncode not in (0, 1):
+            return set(), result.stdout + result.stderr
+        lines = [line.split(" ", 1)[1] for line in result.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return {test for test in tests if any(_is_of(line, test) for line in lines)}, result.stdout
+
+    def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self._directory,
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+
+
+def _is_of(line: str, test: str) -> bool:
+    """Whether a line of pytest's summary is about a test, or about one case of it."""
+    return line == test or line.startswith((f"{test} ", f"{test}["))
+
+
+def check(copy: Copy, mutant: Mutant) -> str:
+    """`killed`, or why not."""
+    problem = copy.mutate(mutant)
+    if problem is not None:
+        return problem
+    try:
+        failing, _ = copy.failing(list(mutant.tests))
+    finally:
+        copy.restore(mutant)
+    survived = [test for test in mutant.tests if test not in failing]
+    return f"SURVIVED {', '.join(survived)}" if survived else "killed"
+
+
+def run(chosen: list[Mutant]) -> bool:
+    with tempfile.TemporaryDirectory(prefix="icestream-mutants-") as directory:
+        copy = Copy(Path(directory))
+        started = time.monotonic()
+        tests = sorted({test for mutant in chosen for test in mutant.tests})
+        failing, said = copy.failing(tests)
+        if failing or " passed" not in said:
+            print(said)
+            print("mutants: the named tests do not pass on the sound tree")
+            return False
+        print(f"sound tree: {len(tests)} named tests pass ({time.monotonic() - started:.0f} s)\n")
+        width = max(len(mutant.name) for mutant in chosen)
+        outcomes = []
+        for mutant in chosen:
+            started = time.monotonic()
+            outcomes.append(check(copy, mutant))
+            seconds = time.monotonic() - started
+            print(f"{mutant.name:{width}}  {seconds:4.0f} s  without {mutant.removes}: {outcomes[-1]}", flush=True)
+        killed = outcomes.count("killed")
+        print(f"\n{killed} of {len(chosen)} mutants killed")
+        return killed == len(chosen)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Remove a safeguard at a time and see a test fail.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to try; all where none is named")
+    parser.add_argument("--list", action="store_true", help="print the mutants' names and what they remove")
+    arguments = parser.parse_args()
+    by_name = {mutant.name: mutant for mutant in MUTANTS}
+    if arguments.list:
+        for mutant in MUTANTS:
+            print(f"{mutant.name:24} {mutant.removes}")
+        return
+    if unknown := [name for name in arguments.names if name not in by_name]:
+        parser.error(f"there is no mutant {', '.join(unknown)}; use {', '.join(by_name)}")
+    chosen = [by_name[name] for name in arguments.names] or list(MUTANTS)
+    sys.exit(0 if run(chosen) else 1)
+
+
+if __name__ == "__main__":
+    main()
