@@ -91,7 +91,6 @@ class RecoveredLog:
     last_time_us: int
     producers: Producers
     checkpoint: Checkpoint
-    cut_bytes: int = 0
 
 
 class Recovery:
@@ -271,7 +270,6 @@ class Recovery:
         if rest.length:
             if self._cut_at is None:
                 rest.keep(self._files, self._directory, active.path)
-            log.cut_bytes = rest.length
             _tell.warning(
                 "cut a torn tail", file=str(active.path), position=position, bytes=rest.length, next=log.next_offset
             )
