@@ -1,7 +1,6 @@
 """The Flight connection: calls out, typed errors back."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,6 +8,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from icestream.client.polling import CLIENT, poll_directly
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -21,17 +21,7 @@ from icestream.model.errors import (
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 _DEFAULT_PORT = 8815
 
-_RECONNECT_S = 2.0
-"""A broker that was there before and cannot be connected to may be back already: gRPC tries only now and then."""
-
-_RETRY_S = 0.05
-
 _CHANNEL = [
-    # A restarted broker is found again within a second; without this, gRPC waits up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Despite its name, how long one attempt to connect may take.
-    ("grpc.min_reconnect_backoff_ms", 10_000),
     # Clients in one process do not share each other's broken connections.
     ("grpc.use_local_subchannel_pool", 1),
     # Flight's streams cannot be cancelled from outside: a broker that stopped answering is noticed by its silence.
@@ -44,28 +34,29 @@ class Connection:
     def __init__(self, url: str, *, token: str | None, tls: str | Path | bytes | None, timeout_s: float) -> None:
         self.url, location = _parse(url)
         self._closed = False
-        self._reached = False
         roots = Path(tls).read_bytes() if isinstance(tls, str | Path) else tls
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._call = fl.FlightCallOptions(timeout=timeout_s, headers=headers)
         self._stream = fl.FlightCallOptions(headers=headers)
-        self._client = fl.FlightClient(location, tls_root_certs=roots, generic_options=_CHANNEL)
+        poll_directly(CLIENT)
+        self._new_client = lambda: fl.FlightClient(location, tls_root_certs=roots, generic_options=_CHANNEL)
+        self._client = self._new_client()
 
     def action(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
         """One administrative call; fields that are None are left out."""
         self.check_open(name)
         body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
-        deadline = time.monotonic() + _RECONNECT_S
+        retries = 1
         while True:
             try:
                 results = list(self._client.do_action(fl.Action(name, body), self._call))
             except (fl.FlightError, pa.ArrowException) as error:
-                if not (self._reached and _not_sent(error) and time.monotonic() < deadline):
-                    raise self.typed(error, name) from error
-                time.sleep(_RETRY_S)
+                failure = self.typed(error, name)
+                if not (retries and _not_sent(error)):
+                    raise failure from error
+                retries -= 1  # the broker may be back since the channel last tried: once more on the new channel
             else:
                 break
-        self._reached = True
         answer: dict[str, Any] = json.loads(results[0].body.to_pybytes()) if results else {}
         return answer
 
@@ -93,6 +84,7 @@ class Connection:
             return error_from_dict(fields)
         reason = _first_sentence(error)
         if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
+            self._start_afresh()
             return UnavailableError(
                 f"cannot reach a broker at {self.url}",
                 operation=operation,
@@ -108,6 +100,14 @@ class Connection:
         if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
             return InvalidRequestError(reason, operation=operation)
         return IcestreamError(f"the broker at {self.url} failed: {reason}", operation=operation)
+
+    def _start_afresh(self) -> None:
+        """Use a new channel from now on: a broken one tries to connect only now and then.
+
+        Streams on the old one go on to their end; it is let go with the last of them.
+        """
+        if not self._closed:
+            self._client = self._new_client()
 
     def check_open(self, operation: str) -> None:
         if self._closed:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from icestream.client.polling import SERVER, poll_directly
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, OverloadedError, UnavailableError
 from icestream.model.offsets import StartPosition
 from icestream.server.actions import Actions
@@ -33,6 +34,7 @@ class FlightDoor(flight.FlightServerBase):
         self._stopping = threading.Event()
         self._actions = Actions(storage, version)
         check_port(host, port)
+        poll_directly(SERVER)
         super().__init__(f"grpc://{host}:{port}")
 
     # Streams
