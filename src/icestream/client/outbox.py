@@ -131,9 +131,9 @@ class Outbox:
         self.sent.append(batch)
         return batch
 
-    def metadata(self, batch: PendingBatch, batch_id: int, *, more: bool) -> bytes:
+    def metadata(self, batch: PendingBatch, batch_id: int, *, seen: int, more: bool) -> bytes:
         tail = ',"more":true}' if more else "}"
-        return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id}{tail}'.encode()
+        return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id},"seen":{seen}{tail}'.encode()
 
     def _head(self) -> str:
         fields = {"topic": self.topic, "producer": self.name}

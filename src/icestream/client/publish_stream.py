@@ -30,6 +30,8 @@ class PublishStream:
         self._connection = connection
         self._on_answer = on_answer
         self._on_end = on_end
+        self.answers = 0
+        """How many were read."""
         self._write_lock = threading.Lock()
         self._writer, self._reader = connection.put(schema)
         self._thread = threading.Thread(target=self._read, name="icestream-acks", daemon=True)
@@ -60,6 +62,7 @@ class PublishStream:
         failure: Exception | None = None
         try:
             while (message := self._reader.read()) is not None:
+                self.answers += 1
                 self._on_answer(json.loads(message.to_pybytes()))
         except (fl.FlightError, pa.ArrowException, ValueError) as error:
             failure = error

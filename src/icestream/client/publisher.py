@@ -115,11 +115,11 @@ class Publisher:
         with self.lock:
             stream = self._stream
             # If the stream broke since the lock was let go, the batch went back to the queue.
-            if batch in outbox.sent:
+            if stream is not None and batch in outbox.sent:
                 batch_id = next(self._ids)
                 more = bool(self._in_flight or self._ready or outbox.queue or outbox.open)
                 self._in_flight[batch_id] = batch
-                metadata = outbox.metadata(batch, batch_id, more=more)
+                metadata = outbox.metadata(batch, batch_id, seen=stream.answers, more=more)
             else:
                 stream = None
         if stream is not None:

@@ -7,6 +7,7 @@ the envelope's names begin with `_`, and `check_topic_schema` refuses columns of
 Only this module opens bodies: everything between a producer and a reader moves them as opaque bytes.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import Frame
+from icestream.model.single import MAX_SINGLE_BYTES, decode_singles, encode_checked_single, encode_single
 
 MESSAGE_SCHEMA = pa.schema(
     [
@@ -52,6 +54,8 @@ class Encoding(IntEnum):
     """Nothing: the messages that stood here were damaged and given up by a repair."""
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
+    SINGLE = 2
+    """One message of `MESSAGE_SCHEMA`, see `icestream.model.single`."""
 
 
 def stream_schema(body_schema: pa.Schema) -> pa.Schema:
@@ -140,12 +144,24 @@ def _largest_value(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def encode_body(batch: pa.RecordBatch) -> tuple[Encoding, pa.Buffer]:
+def check_and_encode(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[int, Any]:
+    """`check_batch`, and the body of the batch's frame with its encoding.
+
+    A single small message takes a shorter way to the same end.
+    """
+    single = batch.num_rows == 1 and schema is MESSAGE_SCHEMA and batch.schema.equals(schema)
+    if single and (plain := encode_single(batch)) is not None:
+        return Encoding.SINGLE, plain
+    check_batch(batch, schema)
+    if single and batch.nbytes <= MAX_SINGLE_BYTES:
+        return Encoding.SINGLE, encode_checked_single(batch)
     return Encoding.ARROW_IPC, batch.serialize()
 
 
 def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
     """The published batch of one frame."""
+    if frame.encoding == Encoding.SINGLE:
+        return _decode_singles([frame], schema)
     if frame.encoding != Encoding.ARROW_IPC:
         raise DamagedError(
             f"the frame at offset {frame.base_offset} has the unknown body encoding {frame.encoding}",
@@ -167,6 +183,17 @@ def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
+def _decode_singles(frames: list[Frame], schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return decode_singles([frame.body for frame in frames], schema)
+    except (ValueError, struct.error) as error:
+        raise DamagedError(
+            f"a body in the frames at offsets {frames[0].base_offset} to {frames[-1].base_offset} cannot be decoded: "
+            f"{error}",
+            operation="decode",
+        ) from error
+
+
 def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) -> Iterator[pa.RecordBatch]:
     """Frames in offset order, as readers see them: envelope and published columns.
 
@@ -181,7 +208,12 @@ def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) ->
                 yield _join(run, schemas)
             run, run_bytes = [], 0
             continue
-        joins = run and frame.schema_id == run[-1].schema_id and run_bytes + frame.nbytes <= JOIN_BYTES
+        joins = (
+            run
+            and frame.encoding == run[-1].encoding
+            and frame.schema_id == run[-1].schema_id
+            and run_bytes + frame.nbytes <= JOIN_BYTES
+        )
         if run and not joins:
             yield _join(run, schemas)
             run, run_bytes = [], 0
@@ -193,8 +225,11 @@ def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) ->
 
 def _join(frames: list[Frame], schemas: Mapping[int, pa.Schema]) -> pa.RecordBatch:
     body_schema = schemas[frames[0].schema_id]
-    bodies = [decode_body(frame, body_schema) for frame in frames]
-    body = bodies[0] if len(bodies) == 1 else pa.concat_batches(bodies)
+    if frames[0].encoding == Encoding.SINGLE:
+        body = _decode_singles(frames, body_schema)
+    else:
+        bodies = [decode_body(frame, body_schema) for frame in frames]
+        body = bodies[0] if len(bodies) == 1 else pa.concat_batches(bodies)
     offsets = pa.arange(frames[0].base_offset, frames[-1].end_offset)
     counts = [frame.message_count for frame in frames]
     lead = pa.array([frame.sequence - frame.base_offset for frame in frames], pa.int64())

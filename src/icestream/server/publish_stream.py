@@ -1,9 +1,9 @@
 """One DoPut stream: batches come in, an answer goes out for each.
 
-A batch that the client waits for is committed by the thread that received it, and answered by it too: no hand-over.
-Batches of a client that sends on (`more`) are committed by the storage's pool; their answers pass through a queue with
-a thread of its own, so that a client which does not read its answers cannot hold up anybody's commit. When too many
-answers wait to be read, no more batches are taken from that client.
+The thread that receives a batch which the client waits for makes it durable and answers it, if nobody else is busy with
+the topic's log: no hand-over. Else it goes back to reading, and whoever commits the batch answers it. An answer to a
+client that does not read its answers could hold that thread up, so a stream with many answers that were perhaps not
+read passes them through a queue with a thread of its own; when too many wait there, no more batches are taken from it.
 """
 
 import threading
@@ -17,11 +17,13 @@ import structlog
 from msgspec import Struct
 
 from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.storage import AckLevel, IcebergStorage, Topic
+from icestream.storage import AckLevel, IcebergStorage
 from icestream.wal import Append
 
 _OPERATION = "publish"
 _MAX_WAITING_ANSWERS = 1000
+_MAX_UNSEEN_ANSWERS = 64
+"""So many answers fit into the buffers between broker and client, even if nobody reads them."""
 _log = structlog.get_logger(__name__)
 
 
@@ -46,6 +48,15 @@ class PublishRequest(Struct, forbid_unknown_fields=True):
     ack: str | None = None
     more: bool = False
     id: int | None = None
+    seen: int = 0
+
+
+class Confirmation(Struct, omit_defaults=True):
+    id: int
+    base_offset: int
+    count: int
+    publish_time_us: int
+    duplicate: bool = False
 
 
 _decode = msgspec.json.Decoder(PublishRequest).decode
@@ -72,13 +83,16 @@ class PublishStream:
         self._metrics = metrics
         self._answers = Answers(writer)
         self._received = 0
+        self._seen = 0
 
     def receive(self, batch: pa.RecordBatch, metadata: bytes) -> None:
         """Publish one batch; whatever goes wrong with it is its answer, and the stream goes on."""
         number = self._received
         self._received += 1
+        self._answers.expect(through_queue=number - self._seen > _MAX_UNSEEN_ANSWERS)
         try:
             request = parse_request(metadata)
+            self._seen = request.seen
             number = number if request.id is None else request.id
             self._publish(request, number, batch)
         except IcestreamError as error:
@@ -89,49 +103,30 @@ class PublishStream:
         self._answers.finish()
 
     def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
-        started = perf_counter()
+        started, count = perf_counter(), batch.num_rows
         topic = self._storage.topic(request.topic, create=True)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
-        if request.more and level is not AckLevel.MEMORY:
-            self._publish_in_background(topic, request, number, batch)
-            return
-        append = self._storage.publish(
-            topic,
-            batch,
-            producer=request.producer,
-            sequence=request.sequence or 0,
-            background=level is AckLevel.MEMORY,
-        )
-        self._confirm(number, append, batch.num_rows, started)
-
-    def _publish_in_background(self, topic: Topic, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
-        started, count = perf_counter(), batch.num_rows
 
         def answer(append: Append) -> None:
             if append.error is None:
                 self._confirm(number, append, count, started)
             else:
                 self._refuse(number, append.error)
-            self._answers.expect(-1)
 
-        self._answers.expect(1)
-        try:
-            self._storage.publish(
-                topic, batch, producer=request.producer, sequence=request.sequence or 0, background=True, answer=answer
-            )
-        except IcestreamError:
-            self._answers.expect(-1)
-            raise
+        at_once = level is AckLevel.MEMORY
+        append = self._storage.publish(
+            topic,
+            batch,
+            producer=request.producer,
+            sequence=request.sequence or 0,
+            answer=None if at_once else answer,
+            inline=not request.more and not at_once,
+        )
+        if at_once:
+            answer(append)
 
     def _confirm(self, number: int, append: Append, count: int, started: float) -> None:
-        answer: dict[str, Any] = {
-            "id": number,
-            "base_offset": append.base_offset,
-            "count": count,
-            "publish_time_us": append.publish_time_us,
-        }
-        if append.duplicate:
-            answer["duplicate"] = True
+        answer = Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate)
         self._answers.send(answer)
         # Counted once the producer has its answer, which it waits for.
         self._metrics.published(count, append.nbytes, perf_counter() - started)
@@ -144,59 +139,58 @@ class PublishStream:
 
 
 class Answers:
-    """Writes answers in order: directly while nothing is committed in the background, else through a queue."""
+    """Writes answers as they come: directly, or through a queue once the client may have left many unread."""
 
     def __init__(self, writer: MetadataWriter) -> None:
         self._writer = writer
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._queue: deque[dict[str, Any]] = deque()
+        self._queue: deque[Any] = deque()
         self._expected = 0
         self._finishing = False
-        self._writing = False
         self._broken = False
         self._thread: threading.Thread | None = None
 
-    def expect(self, change: int) -> None:
-        """Count the answers that will come from other threads; waits while too many were not read."""
+    def expect(self, *, through_queue: bool) -> None:
+        """An answer will be sent, by whichever thread. Waits while too many were not read."""
         with self._lock:
-            if change > 0:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
-                    self._thread.start()
+            if through_queue and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+                self._thread.start()
+            if self._queue:
                 self._changed.wait_for(lambda: self._broken or len(self._queue) < _MAX_WAITING_ANSWERS)
-            self._expected += change
-            self._changed.notify_all()
+            self._expected += 1
 
-    def send(self, answer: dict[str, Any]) -> None:
+    def send(self, answer: Any) -> None:
         with self._lock:
-            if self._expected or self._queue or self._writing:
-                self._queue.append(answer)
-                self._changed.notify_all()
-            else:
+            self._expected -= 1
+            if self._thread is None:
                 self._write(answer)
+            else:
+                self._queue.append(answer)
+            if self._finishing or self._thread is not None:
+                self._changed.notify_all()
 
     def finish(self) -> None:
         with self._lock:
             self._finishing = True
             self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._expected)
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._writing = False
                 self._changed.wait_for(lambda: self._queue or (self._finishing and not self._expected))
                 if not self._queue:
                     return
-                self._writing = True
                 answers, self._queue = self._queue, deque()
                 self._changed.notify_all()
             for answer in answers:
                 self._write(answer)
 
-    def _write(self, answer: dict[str, Any]) -> None:
+    def _write(self, answer: Any) -> None:
         if self._broken:
             return
         try:

@@ -115,13 +115,13 @@ class IcebergStorage:
         *,
         producer: str = "",
         sequence: int = 0,
-        background: bool = False,
         answer: Callable[[Append], None] | None = None,
+        inline: bool = True,
     ) -> Append:
-        """Check a batch and put it in the topic's log.
+        """Check a batch and queue it for the topic's log; `answer` is called when it is durable or refused.
 
-        In the background it returns at once and `answer` is called when the batch is durable or refused; otherwise it
-        returns when the batch is durable, and raises when it cannot be made so.
+        Inline, the calling thread makes it durable itself if nobody else is busy with the log. It raises when the batch
+        is not one for this topic, or is one too many; nothing was stored then, and `answer` is not called.
         """
         server = self.settings.server
         payload = topic.payload(
@@ -131,26 +131,21 @@ class IcebergStorage:
             max_message_bytes=server.max_message_bytes,
             max_batch_bytes=server.max_batch_bytes,
         )
-        nbytes = payload.frame_bytes
-        self.budget.take(nbytes)
+        nbytes, budget = payload.frame_bytes, self.budget
+        budget.take(nbytes)
 
         def finished(append: Append) -> None:
-            self.budget.give_back(nbytes)
+            budget.give_back(nbytes)
             if answer is not None:
                 answer(append)
 
         try:
-            append = topic.log.submit(payload, inline=not background, callback=finished)
+            return topic.log.submit(payload, finished, inline=inline)
         except BaseException as error:
-            self.budget.give_back(nbytes)
+            budget.give_back(nbytes)
             if isinstance(error, ClosedError):
                 raise topic.gone() from error
             raise
-        if not background:
-            topic.log.wait(append)
-            if append.error is not None:
-                raise append.error
-        return append
 
     def stats(self, name: TopicName | str | None = None) -> list[TopicStats]:
         topics = [self.topics.get(name)] if name is not None else self.topics.find()
@@ -184,7 +179,12 @@ class IcebergStorage:
         level = AckLevel.parse(ack) if ack is not None else topic.default_ack
         first, count = -1, 0
         for batch in _as_batches(messages, topic.body_schema):
-            append = self.publish(topic, batch, background=level is AckLevel.MEMORY)
+            done = threading.Event()
+            append = self.publish(topic, batch, answer=_setting(done))
+            if level is not AckLevel.MEMORY:
+                done.wait()
+                if append.error is not None:
+                    raise append.error
             first = append.base_offset if first < 0 else first
             count += batch.num_rows
         return range(first, first + count)
@@ -232,6 +232,10 @@ class IcebergStorage:
 
     async def shutdown(self) -> None:
         await asyncio.to_thread(self.close)
+
+
+def _setting(done: threading.Event) -> Callable[[Append], None]:
+    return lambda _: done.set()
 
 
 def open_store(settings: Settings) -> MetadataStore:

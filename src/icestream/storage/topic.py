@@ -20,9 +20,8 @@ from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import (
     MAX_BATCH_MESSAGES,
     MESSAGE_SCHEMA,
-    check_batch,
+    check_and_encode,
     check_message_sizes,
-    encode_body,
     slice_from,
     stream_batches,
     stream_schema,
@@ -90,16 +89,16 @@ class Topic:
                 place=str(self.name),
                 remedy="send smaller batches",
             )
-        check_batch(batch, self.body_schema)
-        encoding, body = encode_body(batch)
-        if body.size > max_batch_bytes:
+        encoding, body = check_and_encode(batch, self.body_schema)
+        size = memoryview(body).nbytes
+        if size > max_batch_bytes:
             raise TooLargeError(
-                f"the batch has {body.size} bytes, the limit is {max_batch_bytes}",
+                f"the batch has {size} bytes, the limit is {max_batch_bytes}",
                 operation="publish",
                 place=str(self.name),
                 remedy="send smaller batches or raise server.max_batch_bytes",
             )
-        if body.size > max_message_bytes:
+        if size > max_message_bytes:
             check_message_sizes(batch, max_message_bytes)
         if producer:
             check_producer(producer)

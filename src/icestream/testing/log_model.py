@@ -163,7 +163,7 @@ def submit_together(log: Log, model: LogModel, batches: Iterable[Batch]) -> list
 
         return answer
 
-    return [log.submit(batch.payload(), inline=False, callback=done(batch)) for batch in batches]
+    return [log.submit(batch.payload(), done(batch), inline=False) for batch in batches]
 
 
 def _name(batch: Batch) -> str:

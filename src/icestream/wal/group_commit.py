@@ -1,9 +1,10 @@
 """Leader and followers: many threads share one write and one sync.
 
-A thread that appends puts its batch in the queue. If nobody is writing it becomes the leader: it commits, in one go,
-everything that has queued up, and its own batch with it; so a lone writer pays no thread hand-over, and many share a
-sync. Threads that find a leader at work sleep; a leader that is done hands over to the first of them. Batches that
-nobody waits for are led by a pool.
+A thread that appends puts its batch in the queue. If nobody is writing it becomes the leader and commits its batch at
+once, so a lone writer pays no thread hand-over. Threads that find a leader at work leave their batch in the queue and
+go on; they are answered by callback, and nobody is woken who has nothing to do. A leader whose group is done hands the
+queue, if there is one by then, to a pool: there one thread commits all that has queued up, while another answers those
+whose group was before.
 """
 
 import threading
@@ -33,75 +34,73 @@ class GroupCommit:
         self._pool = pool
         self._queue: deque[Append] = deque()
         self._leading = False
+        self._done: deque[tuple[list[Append], IcestreamError | None]] = deque()
+        self._answering = False
 
-    def add(self, append: Append, admit: Callable[[Append], None]) -> None:
-        """Queue an append once `admit`, called under the mutex, has agreed to it by not raising."""
+    def add(self, append: Append, admit: Callable[[Append], None], *, inline: bool) -> None:
+        """Queue an append once `admit`, called under the mutex, has agreed to it by not raising.
+
+        Inline, the calling thread commits it if nobody else is committing.
+        """
         with self.mutex:
             admit(append)
             self._queue.append(append)
             if self._leading:
                 return
             self._leading = True
-        self._start_leading(append)
-
-    def wait(self, append: Append) -> None:
-        """Sleep until an inline append is done; lead when it is this thread's turn."""
-        while True:
-            append.sleep()
-            if append.done:
-                return
-            self._lead(append)
-
-    def _start_leading(self, first: Append) -> None:
-        """Have the queue committed by the thread that waits for its first, or by the pool; `_leading` is set."""
-        if first.inline:
-            first.wake()
-        elif self._pool is not None:
-            self._pool.submit(self._lead, None)
+        if inline or self._pool is None:
+            self._lead()
         else:
-            self._lead(None)
+            self._pool.submit(self._lead)
 
-    def _lead(self, own: Append | None) -> None:
-        """Commit group after group, until the queue is empty or (for a waiting thread) its own append is done."""
-        while own is None or not own.done:
-            with self.mutex:
-                group = self._take_group()
-                if not group:
-                    self._leading = False
-                    return
+    def _lead(self) -> None:
+        """Commit a group, hand the queue over (or stop leading when it is empty), and answer."""
+        while True:
+            group = self._take_group()
             try:
                 self._commit(group)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be left sleeping
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be left waiting
                 self._refuse_all(group, error)
+                self._answer()
                 return
+            with self.mutex:
+                self._done.append((group, None))
+                queued = self._leading = bool(self._queue)
+            if queued and self._pool is not None:
+                self._pool.submit(self._lead)
+            self._answer()
+            if not queued or self._pool is not None:
+                return
+
+    def _answer(self) -> None:
+        """Answer what is done, group after group in their order; not if somebody is at it already."""
+        while True:
+            with self.mutex:
+                if self._answering or not self._done:
+                    return
+                self._answering = True
+                group, refusal = self._done.popleft()
             for append in group:
-                append.finish()
-        with self.mutex:
-            if not self._queue:
-                self._leading = False
-                return
-            following = self._queue[0]
-        self._start_leading(following)
+                append.finish(refusal)
+            with self.mutex:
+                self._answering = False
 
     def _take_group(self) -> list[Append]:
         """As many queued batches as one commit may write, and at least one; an action stands alone."""
-        queue = self._queue
-        if not queue:
-            return []
-        group = [queue.popleft()]
-        room = self._max_group_bytes - group[0].nbytes
-        while group[0].action is None and queue and queue[0].action is None:
-            room -= queue[0].nbytes
-            if room < 0:
-                break
-            group.append(queue.popleft())
-        return group
+        with self.mutex:
+            queue = self._queue
+            group = [queue.popleft()]
+            room = self._max_group_bytes - group[0].nbytes
+            while group[0].action is None and queue and queue[0].action is None:
+                room -= queue[0].nbytes
+                if room < 0:
+                    break
+                group.append(queue.popleft())
+            return group
 
     def _refuse_all(self, group: list[Append], error: Exception) -> None:
         with self.mutex:
             refusal = self._failed(error)
             self._leading = False
-            doomed = [*group, *self._queue]
+            self._done.append(([*group, *self._queue], refusal))
             self._queue.clear()
-        for append in doomed:
-            append.finish(refusal)

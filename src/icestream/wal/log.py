@@ -122,22 +122,24 @@ class Log:
 
     def append(self, payload: Payload) -> Append:
         """Append a batch and wait until it is durable; raises when it could not be made so."""
-        append = self.submit(payload, inline=True)
-        self.wait(append)
+        done = threading.Lock()
+        done.acquire()
+        append = self.submit(payload, lambda _: done.release(), inline=True)
+        done.acquire()
         if append.error is not None:
             raise append.error
         return append
 
-    def submit(self, payload: Payload, *, inline: bool, callback: Callable[[Append], None] | None = None) -> Append:
-        """Queue a batch. An inline one must be waited for with `wait`; others are committed in the background."""
-        append = Append(payload, inline=inline, callback=callback)
+    def submit(self, payload: Payload, callback: Callable[[Append], None] | None = None, *, inline: bool) -> Append:
+        """Queue a batch; `callback` is called when it is durable or refused.
+
+        Inline, the calling thread commits it itself if nobody else is committing; it never waits for another's commit.
+        """
+        append = Append(payload, callback)
         if self.state is LogState.FAILED:
             self._reopen()
-        self._commits.add(append, self._admit)
+        self._commits.add(append, self._admit, inline=inline)
         return append
-
-    def wait(self, append: Append) -> None:
-        self._commits.wait(append)
 
     def _admit(self, append: Append) -> None:
         """Give a batch its offsets and time, or recognise it as a repetition of a stored one."""
@@ -262,7 +264,8 @@ class Log:
 
     def close(self) -> None:
         """Finish what is queued, note the clean end, and refuse everything after."""
-        last = Append(None, inline=True, action=self._finish)
+        done = threading.Event()
+        last = Append(None, lambda _: done.set(), self._finish)
 
         def admit_last(_: Append) -> None:
             if self._closing or self.state is not LogState.OPEN:
@@ -270,12 +273,12 @@ class Log:
             self._closing = True
 
         try:
-            self._commits.add(last, admit_last)
+            self._commits.add(last, admit_last, inline=True)
         except IcestreamError:
             if self.state is LogState.CLOSED:
                 return
         else:
-            self.wait(last)
+            done.wait()
         with self._mutex:
             self._closing = True
             self.state = LogState.CLOSED
@@ -288,9 +291,10 @@ class Log:
             raise last.error
 
     def _exclusively(self, action: Callable[[], None]) -> None:
-        append = Append(None, inline=True, action=action)
-        self._commits.add(append, self._admit)
-        self.wait(append)
+        done = threading.Event()
+        append = Append(None, lambda _: done.set(), action)
+        self._commits.add(append, self._admit, inline=True)
+        done.wait()
         if append.error is not None:
             raise append.error
 

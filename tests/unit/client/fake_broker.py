@@ -37,9 +37,9 @@ from icestream.model.frames import Frame
 from icestream.model.messages import (
     MESSAGE_SCHEMA,
     Encoding,
+    check_and_encode,
     check_batch,
     check_message_sizes,
-    encode_body,
     stream_batches,
     stream_schema,
 )
@@ -68,11 +68,11 @@ class Topic:
             raise SequenceError(
                 f"expected {expected}, got {sequence}", details={"expected": expected, "sequence": sequence}
             )
-        encoding, body = encode_body(batch)
+        encoding, body = check_and_encode(batch, batch.schema)
         base, self.end = self.end, self.end + batch.num_rows
         time_us = FIRST_TIME_US + base
         self.frames.append(
-            Frame(base, batch.num_rows, time_us, 0, producer, sequence, Encoding(encoding), 0, body.to_pybytes())
+            Frame(base, batch.num_rows, time_us, 0, producer, sequence, Encoding(encoding), 0, bytes(body))
         )
         sent.append((sequence, batch.num_rows, base))
         return base, False

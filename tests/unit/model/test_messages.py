@@ -12,10 +12,10 @@ from icestream.model.messages import (
     MESSAGE_SCHEMA,
     STREAM_SCHEMA,
     Encoding,
+    check_and_encode,
     check_batch,
     check_message_sizes,
     check_topic_schema,
-    encode_body,
     message_batch,
     slice_from,
     stream_batches,
@@ -26,7 +26,7 @@ SCHEMAS = {0: MESSAGE_SCHEMA}
 
 
 def frame(batch: pa.RecordBatch, offset: int, producer: str = "p", sequence: int = 0, time_us: int = 7) -> Frame:
-    encoding, body = encode_body(batch)
+    encoding, body = check_and_encode(batch, batch.schema)
     return Frame(offset, batch.num_rows, time_us, 1, producer, sequence, encoding, 0, memoryview(body))
 
 

@@ -110,7 +110,7 @@ class MessagesApi:
             wait = level is not AckLevel.MEMORY
             answer = _answer_to(answered) if wait else None
             append = self._storage.publish(
-                topic, batch, producer=producer, sequence=sequence, background=True, answer=answer
+                topic, batch, producer=producer, sequence=sequence, answer=answer, inline=False
             )
             return None if wait else append
 
