@@ -8,6 +8,8 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Self, TextIO, cast
 
@@ -15,6 +17,7 @@ import structlog
 
 from icestream import __version__
 from icestream.config import LogSettings, Settings
+from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
 from icestream.server.flight import FlightDoor
 from icestream.server.http import HttpDoor, http_app
 from icestream.server.metrics import BrokerMetrics
@@ -96,7 +99,7 @@ def run(settings: Settings) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    with Broker(settings) as broker:
+    with Broker(settings) as broker, _pipeline_beside(broker):
         for door, address in broker.doors.items():
             sys.stdout.write(f"{door:8} {address}\n")
         sys.stdout.write(f"ready {json.dumps(broker.doors)}\n")
@@ -108,6 +111,37 @@ def run(settings: Settings) -> None:
     sys.stderr.flush()
     # A client that keeps its stream open would keep its thread, and the interpreter, waiting for ever.
     os._exit(0)
+
+
+@contextlib.contextmanager
+def _pipeline_beside(broker: Broker) -> Iterator[None]:
+    """Keep a pipeline running as a process of its own, where there is to be one."""
+    settings = broker.settings
+    reason = _no_pipeline(settings)
+    if reason is not None:
+        _log.info("no pipeline beside this broker", reason=reason)
+        yield
+        return
+    supervisor = pipeline_supervisor(settings, broker.doors["flight"])
+    broker.metrics.watch_pipeline(lambda: supervisor.state)
+    supervisor.start()
+    _log.info("the pipeline writes its log", file=str(settings.data_dir / LOG_NAME))
+    try:
+        yield
+    finally:
+        supervisor.stop(settings.server.shutdown_timeout_ms / 1000)
+
+
+def _no_pipeline(settings: Settings) -> str | None:
+    if not settings.pipeline.enabled:
+        return "pipeline.enabled is off"
+    if settings.server.flight_port < 0:
+        return "the Flight door is shut"
+    if settings.catalog.type == "memory":
+        return "a catalog in memory cannot be shared with another process"
+    if find_spec("pyspark") is None or find_spec("pyiceberg") is None:
+        return "icestream[pipeline] is not installed"
+    return None
 
 
 class UnfailingStream:

@@ -95,6 +95,42 @@ def fanout(messages: int, rate: int, subscribers: int, message_bytes: int, data:
     _run("fanout", measure, data, as_json=as_json)
 
 
+@command.command(epilog="Example: icestream bench pipeline --messages 500000 --freshness-seconds 10")
+@click.option("--messages", type=click.IntRange(10_000), default=2_000_000, show_default=True, help="Of the backlog.")
+@click.option("--singles", type=click.IntRange(100), default=100_000, show_default=True, help="Single-message frames.")
+@click.option("--topics", type=click.IntRange(1, 1000), default=200, show_default=True, help="For many topics.")
+@click.option("--freshness-seconds", type=click.IntRange(2), default=20, show_default=True, help="For each interval.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="A message.")
+@data_option
+@json_option
+def pipeline(
+    messages: int,
+    singles: int,
+    topics: int,
+    freshness_seconds: int,
+    message_bytes: int,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """From log to table: a backlog, tiny frames, many topics, small passes, freshness."""
+    # Imported here: Spark and Iceberg take a second that the other measurements need not spend.
+    from icestream.bench.pipeline import measure_pipeline  # noqa: PLC0415
+
+    def measure(broker: str, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_pipeline(
+            broker,
+            directory / "data",
+            messages=messages,
+            message_bytes=message_bytes,
+            singles=singles,
+            topics=topics,
+            freshness_seconds=freshness_seconds,
+            progress=progress,
+        )
+
+    _run("pipeline", measure, data, as_json=as_json)
+
+
 def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool) -> None:
     if data is not None:
         data.mkdir(parents=True, exist_ok=True)

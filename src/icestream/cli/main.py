@@ -21,6 +21,7 @@ COMMANDS = {
     "topic": "Make, list, change and delete topics.",
     "produce": "Publish lines of a file or of stdin.",
     "consume": "Write a topic's messages to stdout.",
+    "pipeline": "Turn the log into Iceberg tables with Spark.",
     "stats": "Print figures of topics and broker.",
     "top": "Watch topics live: rates, sizes, offsets.",
     "wal": "Look into a log's files, and repair them.",

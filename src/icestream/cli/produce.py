@@ -41,7 +41,9 @@ _SHOW_PROGRESS_AFTER_S = 0.5
 )
 @click.option("--key", metavar="FIELD", help="With json: the field, or dotted path, that holds the message's key.")
 @click.option(
-    "--ack", type=click.Choice(["memory", "disk"]), help="When a message counts as sent.  [default: the topic's]"
+    "--ack",
+    type=click.Choice(["memory", "disk", "table"]),
+    help="When a message counts as sent.  [default: the topic's]",
 )
 @click.option(
     "--linger-ms",

@@ -17,7 +17,8 @@ _PORT_HELP = "0 takes a free port, a negative number leaves the door shut."
 @click.option("--host", metavar="ADDRESS", help="Address that all doors bind to (server.host).")
 @click.option("--flight-port", type=int, metavar="N", help=f"Arrow Flight (server.flight_port). {_PORT_HELP}")
 @click.option("--http-port", type=int, metavar="N", help=f"HTTP (server.http_port). {_PORT_HELP}")
-@click.option("--no-pipeline", is_flag=True, help="No effect: the pipeline is not part of this version yet.")
+@click.option("--no-pipeline", is_flag=True, help="Run no Spark pipeline beside the broker (pipeline.enabled).")
+@click.option("--master", metavar="URL", help="Spark master of the pipeline (pipeline.master).")
 def command(
     config_file: Path | None,
     data: Path | None,
@@ -25,18 +26,20 @@ def command(
     flight_port: int | None,
     http_port: int | None,
     no_pipeline: bool,
+    master: str | None,
 ) -> None:
-    """Run the broker.
+    """Run the broker, and beside it the Spark pipeline that turns its topics into Iceberg tables.
 
     Prints a line for each door and, when all are open, `ready` with their addresses as JSON. SIGTERM or Ctrl-C stops it
     gracefully: everything acknowledged is safe, and the exit code is 0.
     """
-    del no_pipeline
     flags = {
         "data_dir": data,
         "server.host": host,
         "server.flight_port": flight_port,
         "server.http_port": http_port,
+        "pipeline.enabled": False if no_pipeline else None,
+        "pipeline.master": master,
     }
     try:
         settings = load_settings(config_file, flags)

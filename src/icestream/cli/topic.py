@@ -11,7 +11,7 @@ from icestream.cli.display import console, table
 from icestream.cli.formatting import count_text, minutes_text, plural, rfc3339
 from icestream.client import Client, TopicDescription
 
-_ACK = click.Choice(["memory", "disk"])
+_ACK = click.Choice(["memory", "disk", "table"])
 
 _ack_option = click.option("--ack", type=_ACK, help="When a publish is acknowledged, unless it says so itself.")
 _minutes_option = click.option(
@@ -43,6 +43,15 @@ def command() -> None:
 @_ack_option
 @_minutes_option
 @_mb_option
+@click.option(
+    "--partition-by",
+    multiple=True,
+    metavar="SPEC",
+    help="Partition the table by day(publish_time), bucket(16, key), a column, …; may be repeated.",
+)
+@click.option(
+    "--sort-by", multiple=True, metavar="COLUMN", help="Sort the table's files by this column; may be repeated."
+)
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there already.")
 @broker_option
 @json_option
@@ -53,6 +62,8 @@ def create(
     ack: str | None,
     retention_minutes: int | None,
     retention_mb: int | None,
+    partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...],
     if_not_exists: bool,
     broker: str,
     as_json: bool,
@@ -68,6 +79,8 @@ def create(
             ack=ack,
             retention_minutes=retention_minutes,
             retention_mb=retention_mb,
+            partition_by=partition_by,
+            sort_by=sort_by,
             if_not_exists=if_not_exists,
         )
     if as_json:
@@ -115,6 +128,12 @@ def describe(name: str, broker: str, as_json: bool) -> None:
 @_ack_option
 @_minutes_option
 @_mb_option
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The topic's columns with more of them, which may be null, at the end.",
+)
 @broker_option
 @json_option
 def update(
@@ -122,13 +141,16 @@ def update(
     ack: str | None,
     retention_minutes: int | None,
     retention_mb: int | None,
+    schema: Path | None,
     broker: str,
     as_json: bool,
 ) -> None:
     """Change the topic NAME; what is not given stays."""
     changes: dict[str, Any] = {"ack": ack, "retention_minutes": retention_minutes, "retention_mb": retention_mb}
+    if schema is not None:
+        changes["schema"] = read_schema(schema)
     if all(value is None for value in changes.values()):
-        raise click.UsageError("say what to change: --ack, --retention-minutes or --retention-mb")
+        raise click.UsageError("say what to change: --ack, --retention-minutes, --retention-mb or --schema")
     with Client(broker) as client:
         _show(client.update_topic(name, **changes), as_json=as_json)
 
@@ -136,16 +158,17 @@ def update(
 @command.command(epilog="Example: icestream topic delete default/events --yes")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-table", is_flag=True, help="Leave its table in the catalog.")
 @broker_option
 @json_option
-def delete(name: str, yes: bool, broker: str, as_json: bool) -> None:
-    """Delete the topic NAME and all its messages."""
+def delete(name: str, yes: bool, keep_table: bool, broker: str, as_json: bool) -> None:
+    """Delete the topic NAME, all its messages and its table."""
     with Client(broker) as client:
         topic = client.describe_topic(name)
         if not yes:
             messages = plural(topic.message_count, "message")
             click.confirm(f"Delete {topic.topic} and its {messages}?", abort=True, err=True)
-        client.delete_topic(topic.topic)
+        client.delete_topic(topic.topic, keep_table=keep_table)
     if as_json:
         print_json({"topic": topic.topic, "deleted": True})
     else:
@@ -160,6 +183,8 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         "topic": topic.topic,
         "messages": f"{count_text(topic.message_count)} (offsets {topic.start_offset} to {topic.durable_end})",
         "ack": topic.ack,
+        "in table": "not known yet" if topic.committed_offset is None else f"offsets below {topic.committed_offset}",
+        "partitions": ", ".join(topic.partition_by) or "none",
         "retention": _retention(topic),
         "created": rfc3339(topic.created_us),
         "stream id": topic.stream_id,

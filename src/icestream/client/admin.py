@@ -1,11 +1,13 @@
 """Topics: create, list, describe, change, delete; and the broker's figures."""
 
 import base64
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import pyarrow as pa
 
+from icestream.client.committed import CommittedSnapshot, wait_committed
 from icestream.client.connection import Connection
 from icestream.model.names import TopicName
 
@@ -22,8 +24,12 @@ class TopicDescription:
     retention_minutes: int | None
     retention_mb: int | None
     schema: pa.Schema | None
+    partition_by: tuple[str, ...]
+    sort_by: tuple[str, ...]
     start_offset: int
     durable_end: int
+    committed_offset: int | None
+    """Messages below it are in the table; None while the broker has not looked."""
     raw: dict[str, Any]
 
     @classmethod
@@ -37,8 +43,11 @@ class TopicDescription:
             retention_minutes=fields.get("retention_minutes"),
             retention_mb=fields.get("retention_mb"),
             schema=decode_schema(fields.get("schema")),
+            partition_by=tuple(fields.get("partition_by", ())),
+            sort_by=tuple(fields.get("sort_by", ())),
             start_offset=fields["start_offset"],
             durable_end=fields["durable_end"],
+            committed_offset=fields.get("committed_offset"),
             raw=fields,
         )
 
@@ -75,15 +84,22 @@ class Admin:
         ack: str | None = None,
         retention_minutes: int | None = None,
         retention_mb: int | None = None,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
         if_not_exists: bool = False,
     ) -> TopicDescription:
-        """Make a topic. Without a schema it takes messages; with one, Arrow data of exactly those columns."""
+        """Make a topic. Without a schema it takes messages; with one, Arrow data of exactly those columns.
+
+        `partition_by` (`day(publish_time)`, `bucket(16, key)`, …) and `sort_by` say how its table is laid out.
+        """
         fields = {
             "topic": str(TopicName.parse(topic)),
             "schema": encode_schema(schema),
             "ack": ack,
             "retention_minutes": retention_minutes,
             "retention_mb": retention_mb,
+            "partition_by": list(partition_by) or None,
+            "sort_by": list(sort_by) or None,
             "if_not_exists": if_not_exists or None,
         }
         return TopicDescription.from_json(self._connection.action("create_topic", fields))
@@ -104,18 +120,29 @@ class Admin:
         ack: str | None = None,
         retention_minutes: int | None = None,
         retention_mb: int | None = None,
+        schema: pa.Schema | None = None,
     ) -> TopicDescription:
-        """Change what is given and leave the rest; a retention of 0 takes the limit away."""
+        """Change what is given and leave the rest; a retention of 0 takes the limit away.
+
+        A schema may add columns at the end that may be null; the table gains them with the next commit.
+        """
         fields = {
             "topic": str(TopicName.parse(topic)),
             "ack": ack,
             "retention_minutes": retention_minutes,
             "retention_mb": retention_mb,
+            "schema": encode_schema(schema),
         }
         return TopicDescription.from_json(self._connection.action("update_topic", fields))
 
-    def delete_topic(self, topic: str | TopicName) -> None:
-        self._connection.action("delete_topic", {"topic": str(TopicName.parse(topic))})
+    def delete_topic(self, topic: str | TopicName, *, keep_table: bool = False) -> None:
+        """Delete a topic, its messages and, unless it is to be kept, its table."""
+        fields = {"topic": str(TopicName.parse(topic)), "keep_table": keep_table or None}
+        self._connection.action("delete_topic", fields)
+
+    def wait_committed(self, topic: str | TopicName, offset: int, timeout: float | None = None) -> CommittedSnapshot:
+        """Wait until the message at `offset` is in the topic's table; DeadlineError after `timeout` seconds."""
+        return wait_committed(self._connection, str(TopicName.parse(topic)), offset, timeout)
 
     def stats(self, topic: str | TopicName | None = None) -> dict[str, Any]:
         """`{"topics": […], "broker": {…}}`, of one topic or of all."""

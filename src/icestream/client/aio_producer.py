@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from icestream.client import producer as sync
 from icestream.client import receipt as sync_receipt
+from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
 from icestream.model.errors import ClosedError, DeadlineError, IcestreamError, OverloadedError
 
@@ -67,6 +68,11 @@ class Receipt:
         await _settled(self._batches)
         return self._receipt.result()
 
+    async def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:  # noqa: ASYNC109 - as in Client
+        """Wait until it is in the topic's table; names a snapshot that holds it."""
+        await _settled(self._batches)
+        return await asyncio.to_thread(self._receipt.wait_committed, timeout)
+
     async def exception(self) -> IcestreamError | None:
         await _settled(self._batches)
         return self._receipt.exception()
@@ -103,6 +109,11 @@ class BatchReceipt:
     async def result(self) -> int:
         await _settled(self._batches)
         return self._receipt.result()
+
+    async def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:  # noqa: ASYNC109 - as in Client
+        """Wait until it is in the topic's table; names a snapshot that holds it."""
+        await _settled(self._batches)
+        return await asyncio.to_thread(self._receipt.wait_committed, timeout)
 
     async def exception(self) -> IcestreamError | None:
         await _settled(self._batches)

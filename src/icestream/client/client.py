@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,10 +16,12 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.admin import Admin, decode_schema, encode_schema
+from icestream.client.committed import wait_committed
 from icestream.client.connection import Connection
 from icestream.client.consumer import Consumer
 from icestream.client.feed import Feed
 from icestream.client.outbox import Outbox
+from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer
 from icestream.client.publisher import Publisher
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
@@ -38,7 +41,7 @@ _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
 
 
-class Client(Admin):
+class Client(Admin, PipelineCalls):
     """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
@@ -115,6 +118,7 @@ class Client(Admin):
             linger_s=linger_ms / 1000,
             retry_timeout_s=retry_timeout,
         )
+        outbox.wait_committed = partial(wait_committed, self._connection, text)
         producer = Producer(
             publisher,
             outbox,

@@ -1,6 +1,7 @@
 """The Flight connection: calls out, typed errors back."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +40,7 @@ class Connection:
         self._call = fl.FlightCallOptions(timeout=timeout_s, headers=headers)
         self._stream = fl.FlightCallOptions(headers=headers)
         poll_directly(CLIENT)
-        self._new_client = lambda: fl.FlightClient(location, tls_root_certs=roots, generic_options=_CHANNEL)
+        self._new_client = partial(fl.FlightClient, location, tls_root_certs=roots, generic_options=_CHANNEL)
         self._client = self._new_client()
 
     def action(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from icestream.client.backoff import Backoff
+from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
 from icestream.model.errors import ClosedError, IcestreamError, SequenceError
 
@@ -67,6 +68,8 @@ class Outbox:
         self.space: threading.Condition | None = None
         self.space_callbacks: list[Callable[[], None]] = []
         self.unseen_failures: list[PendingBatch] = []
+        self.wait_committed: Callable[[int, float | None], CommittedSnapshot] | None = None
+        """Waits until an offset of the topic is in the table; needs no lock."""
         self._next_sequence = next_sequence
         self._known = next_sequence > 0
         self._max_in_flight = max_in_flight

@@ -3,8 +3,10 @@
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import TypeVar
 
+from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
 from icestream.model.errors import DeadlineError, IcestreamError
 
@@ -34,6 +36,14 @@ def _failure(batch: PendingBatch, timeout: float | None) -> IcestreamError | Non
     return batch.error
 
 
+def _wait_committed(batch: PendingBatch, index: int, timeout: float | None) -> CommittedSnapshot:
+    started = monotonic()
+    _settle(batch, timeout)
+    left = None if timeout is None else max(0.0, timeout - (monotonic() - started))
+    snapshot: CommittedSnapshot = batch.owner.wait_committed(batch.base_offset + index, left)
+    return snapshot
+
+
 class Receipt:
     """One message's acknowledgement. Every member but `done` and `add_done_callback` waits for it."""
 
@@ -59,6 +69,10 @@ class Receipt:
         """The offset; DeadlineError after `timeout` seconds."""
         _settle(self._batch, timeout)
         return self._batch.base_offset + self._index
+
+    def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:
+        """Wait until the message is in the topic's table; names a snapshot that holds it."""
+        return _wait_committed(self._batch, self._index, timeout)
 
     def exception(self, timeout: float | None = None) -> IcestreamError | None:
         return _failure(self._batch, timeout)
@@ -114,6 +128,12 @@ class BatchReceipt:
         for part in self._parts:
             _settle(part, timeout)
         return self._parts[0].base_offset
+
+    def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:
+        """Wait until all messages are in the topic's table; names a snapshot that holds them."""
+        self.result(timeout)
+        last = max(self._parts, key=lambda part: part.base_offset)
+        return _wait_committed(last, last.count - 1, timeout)
 
     def exception(self, timeout: float | None = None) -> IcestreamError | None:
         errors = [_failure(part, timeout) for part in self._parts]

@@ -8,16 +8,19 @@ What it guarantees:
   the place, the value and what is allowed. Nothing unknown is passed over.
 - Secrets appear in no repr, error or listing.
 
-One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `cloud`) hold names, defaults, bounds
-and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file; `layers` checks the keys of
-each source; `load` joins the sources; `show` and `docs` print.
+One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
+`cloud`) hold names,
+defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file; `layers`
+checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
 
 from icestream.config.cloud import CloudSettings, UploaderSettings
 from icestream.config.docs import reference
 from icestream.config.errors import Problem, SettingsError
 from icestream.config.load import Loaded, load_settings, load_with_origins
+from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
+from icestream.config.pipeline import PipelineSettings
 from icestream.config.server import LogSettings, ServerSettings, TopicSettings
 from icestream.config.settings import Settings
 from icestream.config.show import to_tree, to_yaml
@@ -26,6 +29,7 @@ from icestream.config.table import (
     ObjectStoreSettings,
     ReaderSettings,
     StorageSettings,
+    TableSettings,
     WriterSettings,
 )
 from icestream.config.wal import FileSyncSettings, RetentionSettings, RotationSettings, WalSettings
@@ -36,8 +40,10 @@ __all__ = [
     "FileSyncSettings",
     "Loaded",
     "LogSettings",
+    "MaintenanceSettings",
     "MetadataSettings",
     "ObjectStoreSettings",
+    "PipelineSettings",
     "Problem",
     "ReaderSettings",
     "RetentionSettings",
@@ -46,6 +52,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "StorageSettings",
+    "TableSettings",
     "TopicSettings",
     "UploaderSettings",
     "WalSettings",

@@ -11,7 +11,9 @@ from icestream.config.tree import ENV_DELIMITER, ENV_PREFIX, Branch, Keys, Leaf,
 from icestream.config.yaml_source import FileContent
 
 # Variables with our prefix that are not settings: they belong to commands, clients and test runs.
-OTHER_VARIABLES = frozenset(f"{ENV_PREFIX}{name}" for name in ("BROKER", "CONFIG", "TOKEN", "SOAK", "CACHE", "DEBUG"))
+OTHER_VARIABLES = frozenset(
+    f"{ENV_PREFIX}{name}" for name in ("BROKER", "CONFIG", "TOKEN", "SOAK", "CACHE", "DEBUG", "CRASH_AT")
+)
 
 
 @dataclass(frozen=True)

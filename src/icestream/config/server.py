@@ -81,9 +81,10 @@ class TopicSettings(Section):
     """What a topic gets when nobody said otherwise. Used by the broker process."""
 
     auto_create: bool = Field(default=True, description="Create a topic at its first publish or subscription.")
-    default_ack: Literal["memory", "disk"] = Field(
+    default_ack: Literal["memory", "disk", "table"] = Field(
         default="disk",
-        description="When a publish is acknowledged: once the broker has it in memory, or once it is synced to disk.",
+        description="When a publish is acknowledged: once the broker has it in memory, once it is synced to disk, or once "
+        "it is in the table.",
     )
 
 

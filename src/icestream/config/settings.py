@@ -9,13 +9,16 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from icestream.config.cloud import CloudSettings, UploaderSettings
 from icestream.config.fields import LocalPath, Section, refuse, union_members
+from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
+from icestream.config.pipeline import PipelineSettings
 from icestream.config.server import LogSettings, ServerSettings, TopicSettings
 from icestream.config.table import (
     CatalogSettings,
     ObjectStoreSettings,
     ReaderSettings,
     StorageSettings,
+    TableSettings,
     WriterSettings,
 )
 from icestream.config.wal import WalSettings
@@ -51,7 +54,10 @@ class Settings(BaseSettings):
     storage: StorageSettings = Field(default=StorageSettings(), description="The kind of storage.")
     catalog: CatalogSettings = Field(default=CatalogSettings(), description="The Iceberg catalog.")
     object_store: ObjectStoreSettings = Field(default=ObjectStoreSettings(), description="The tables' files.")
+    table: TableSettings = Field(default=TableSettings(), description="The tables' layout.")
     writer: WriterSettings = Field(default=WriterSettings(), description="When messages become snapshots.")
+    pipeline: PipelineSettings = Field(default=PipelineSettings(), description="The Spark pipeline.")
+    maintenance: MaintenanceSettings = Field(default=MaintenanceSettings(), description="Table maintenance.")
     reader: ReaderSettings = Field(default=ReaderSettings(), description="How tables are read.")
     uploader: UploaderSettings = Field(default=UploaderSettings(), description="Shipping the log to cloud objects.")
     cloud: CloudSettings = Field(default=CloudSettings(), description="The store for cloud objects.")

@@ -33,6 +33,10 @@ class CatalogSettings(Section):
     ] = Field(
         default=None, description="Where tables are put: a directory, a URI, or the name a REST catalog knows it by."
     )
+    scan_planning: Literal["client", "server"] = Field(
+        default="client",
+        description="Who finds the files of a read: icestream, or a `rest` catalog that offers it.",
+    )
     properties: dict[str, str] = Field(
         default={},
         description="More properties for the catalog library, such as `s3.endpoint`; they win over what is derived.",
@@ -70,6 +74,50 @@ class ObjectStoreSettings(Section):
             missing = "access_key" if self.access_key is None else "secret_key"
             refuse(missing, "must be set too: object_store.access_key and object_store.secret_key belong together")
         return self
+
+
+class TableSettings(Section):
+    """How a topic's table is laid out and kept small. Used by tables and the pipeline."""
+
+    target_file_bytes: int = Field(
+        default=256 * MIB,
+        ge=MIB,
+        le=16 * GIB,
+        description="A data file is closed when it has about this size; a property of tables made from now on.",
+    )
+    row_group_bytes: int = Field(
+        default=32 * MIB,
+        ge=64 * KIB,
+        le=GIB,
+        description="Message bytes in one Parquet row group; at most a quarter of `writer.max_memory_bytes` is used.",
+    )
+    compression: Literal["zstd", "snappy", "lz4", "gzip", "none"] = Field(
+        default="zstd", description="Codec of data files; a property of tables made from now on."
+    )
+    compression_level: Annotated[int, Unit("level of the codec")] = Field(
+        default=1, ge=1, le=22, description="Level of `zstd` or `gzip` (which has 9); the others have none."
+    )
+    max_snapshots: Annotated[int, Unit("snapshots")] = Field(
+        default=100,
+        ge=2,
+        le=100_000,
+        description="With this many, a commit drops the oldest ones; those that a branch or tag names stay.",
+    )
+    manifest_merge_count: Annotated[int, Unit("manifests")] = Field(
+        default=16, ge=2, le=10_000, description="This many manifests of similar size are merged by the next commit."
+    )
+    metadata_versions: Annotated[int, Unit("files")] = Field(
+        default=20,
+        ge=1,
+        le=10_000,
+        description="Older metadata files that are kept; a property of tables made from now on.",
+    )
+    unused_file_grace_seconds: int = Field(
+        default=600,
+        ge=0,
+        le=604_800,
+        description="Metadata files that no snapshot needs any more are removed after this time.",
+    )
 
 
 class WriterSettings(Section):

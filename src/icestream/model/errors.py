@@ -148,6 +148,38 @@ class UnavailableError(IcestreamError):
     retryable = True
 
 
+class CatalogUnavailableError(UnavailableError):
+    """The Iceberg catalog, or the store of the tables' files, cannot be reached or refuses to work right now."""
+
+    code = "catalog_unavailable"
+
+
+class CommitConflictError(ConflictError):
+    """Somebody committed to the table in between. Load the table again and look at its ledger before anything else."""
+
+    code = "commit_conflict"
+
+
+class CommitUnknownError(IcestreamError):
+    """A commit whose outcome is not known: keep every file, load the table again and look at its ledger."""
+
+    code = "commit_unknown"
+    retryable = True
+
+
+class IncompatibleTableError(IcestreamError):
+    """A table that belongs to another stream, or cannot hold what the topic holds. It was not written to."""
+
+    code = "incompatible_table"
+
+
+class LedgerMismatchError(IcestreamError):
+    """A commit that does not begin where the table ends. Load the table again and plan from its ledger."""
+
+    code = "ledger_mismatch"
+    retryable = True
+
+
 class ClosedError(IcestreamError):
     """A call on something that was closed."""
 

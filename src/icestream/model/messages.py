@@ -245,6 +245,17 @@ def _join(frames: list[Frame], schemas: Mapping[int, pa.Schema]) -> pa.RecordBat
     )
 
 
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly the columns of another version of its schema: what it lacks is null."""
+    if batch.schema.equals(schema):
+        return batch
+    names = set(batch.schema.names)
+    columns = [
+        batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def _spread(values: pa.Array, counts: list[int]) -> pa.Array:
     """Each value as often as its count says."""
     if len(counts) == 1:

@@ -7,12 +7,14 @@ from uuid import uuid4
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, check_producer
+from icestream.server.pipeline_actions import PipelineActions
+from icestream.server.pipeline_figures import PipelineFigures
 from icestream.server.requests import parse_object, take
 from icestream.storage import IcebergStorage
-from icestream.storage.record import decode_schema, encode_schema
+from icestream.storage.record import CHANGEABLE, decode_schema, encode_schema
 
 Fields: TypeAlias = dict[str, Any]
-_CHANGEABLE = frozenset({"ack", "retention_minutes", "retention_mb"})
+_MAX_WAIT_SECONDS = 10.0
 
 
 class _Action(NamedTuple):
@@ -22,24 +24,33 @@ class _Action(NamedTuple):
 
 
 class Actions:
-    def __init__(self, storage: IcebergStorage, version: str) -> None:
+    def __init__(self, storage: IcebergStorage, version: str, figures: PipelineFigures) -> None:
         self._storage = storage
         self._version = version
         self._broker_id = str(uuid4())
+        self.pipeline = PipelineActions(storage, figures)
         topic = frozenset({"topic"})
         self._actions = {
             "create_topic": _Action(
-                self._create_topic, _CHANGEABLE | {"topic", "schema", "if_not_exists"}, "Make a topic"
+                self._create_topic,
+                CHANGEABLE | {"topic", "partition_by", "sort_by", "if_not_exists"},
+                "Make a topic",
             ),
             "list_topics": _Action(self._list_topics, frozenset({"prefix"}), "The topics' descriptions"),
             "describe_topic": _Action(self._describe_topic, topic, "One topic's description"),
-            "update_topic": _Action(self._update_topic, _CHANGEABLE | topic, "Change a topic"),
-            "delete_topic": _Action(self._delete_topic, topic, "Delete a topic and its messages"),
+            "update_topic": _Action(self._update_topic, CHANGEABLE | topic, "Change a topic"),
+            "delete_topic": _Action(
+                self._delete_topic, topic | {"keep_table"}, "Delete a topic, its messages and its table"
+            ),
+            "wait_committed": _Action(
+                self._wait_committed, topic | {"offset", "wait_ms"}, "Wait until a message is in the table"
+            ),
             "open_producer": _Action(
                 self._open_producer, frozenset({"topic", "producer", "schema"}), "Where a producer goes on"
             ),
             "stats": _Action(self._stats, topic, "Figures of topics and broker"),
             "ping": _Action(self._ping, frozenset(), "The broker's version"),
+            **{name: _Action(*handler) for name, handler in self.pipeline.handlers().items()},
         }
 
     def descriptions(self) -> list[tuple[str, str]]:
@@ -59,6 +70,8 @@ class Actions:
             schema=decode_schema(schema) if schema is not None else None,
             retention_minutes=fields.get("retention_minutes"),
             retention_mb=fields.get("retention_mb"),
+            partition_by=_texts(fields, "partition_by"),
+            sort_by=_texts(fields, "sort_by"),
             if_not_exists=take(fields, "if_not_exists", bool, operation="create_topic", default=False),
         )
         return topic.describe()
@@ -71,12 +84,24 @@ class Actions:
         return self._storage.topic(_topic_name(fields)).describe()
 
     def _update_topic(self, fields: Fields) -> Fields:
-        changes = {name: fields[name] for name in _CHANGEABLE & fields.keys()}
+        changes = {name: fields[name] for name in CHANGEABLE & fields.keys()}
         return self._storage.topics.update(_topic_name(fields), changes).describe()
 
     def _delete_topic(self, fields: Fields) -> Fields:
-        self._storage.topics.delete(_topic_name(fields))
+        keep_table = take(fields, "keep_table", bool, operation="delete_topic", default=False)
+        self._storage.delete(_topic_name(fields), keep_table=keep_table)
         return {}
+
+    def _wait_committed(self, fields: Fields) -> Fields:
+        operation = "wait_committed"
+        topic = self._storage.topic(_topic_name(fields))
+        offset = take(fields, "offset", int, operation=operation, required=True)
+        wait_ms = take(fields, "wait_ms", int, operation=operation, default=0)
+        seconds = min(max(0, wait_ms) / 1000, _MAX_WAIT_SECONDS)
+        committed = self._storage.table_watch.wait(topic, offset + 1, seconds)
+        if committed is None:
+            return {"committed": False, "committed_offset": topic.committed.offset}
+        return {"committed": True, "committed_offset": committed.offset, "snapshot_id": committed.snapshot_id}
 
     def _open_producer(self, fields: Fields) -> Fields:
         schema = take(fields, "schema", str, operation="open_producer")
@@ -103,6 +128,7 @@ class Actions:
                 "open_files": storage.files.open_count,
                 "in_flight_bytes": storage.budget.used_bytes,
             },
+            "pipeline": self.pipeline.stats(_topic_name(fields) if fields.get("topic") else None),
         }
 
     def _ping(self, _: Fields) -> Fields:
@@ -111,3 +137,10 @@ class Actions:
 
 def _topic_name(fields: Fields) -> TopicName:
     return TopicName.parse(take(fields, "topic", str, operation="topic", required=True))
+
+
+def _texts(fields: Fields, name: str) -> tuple[str, ...]:
+    values = take(fields, name, list, operation="create_topic", default=[])
+    if not all(isinstance(value, str) for value in values):
+        raise InvalidRequestError(f"{name} is a list of texts", operation="create_topic")
+    return tuple(values)

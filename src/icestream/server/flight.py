@@ -32,7 +32,7 @@ class FlightDoor(flight.FlightServerBase):
         self._metrics = metrics
         self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
         self._stopping = threading.Event()
-        self._actions = Actions(storage, version)
+        self._actions = Actions(storage, version, metrics.pipeline)
         check_port(host, port)
         poll_directly(SERVER)
         super().__init__(f"grpc://{host}:{port}")

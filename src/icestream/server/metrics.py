@@ -14,7 +14,9 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from icestream import __version__
+from icestream.server.metrics_pipeline import PipelineCollector, ProcessState
 from icestream.server.metrics_storage import StorageCollector
+from icestream.server.pipeline_figures import PipelineFigures
 from icestream.storage import IcebergStorage
 
 _LATENCY_BUCKETS = (
@@ -92,8 +94,16 @@ class BrokerMetrics:
         info = Gauge("icestream_build_info", "Always 1; the label is the version.", ["version"], registry=registry)
         info.labels(__version__).set(1)
         ProcessCollector(registry=registry)
+        self.pipeline = PipelineFigures(lambda name: storage is None or storage.topics.has(name))
+        """What the pipeline has told."""
+        self._pipeline_collector = PipelineCollector(self.pipeline)
+        registry.register(self._pipeline_collector)
         if storage is not None:
             registry.register(StorageCollector(storage))
+
+    def watch_pipeline(self, process: Callable[[], ProcessState]) -> None:
+        """Show how the pipeline's process fares, too."""
+        self._pipeline_collector.process = process
 
     def published(self, messages: int, nbytes: int, seconds: float) -> None:
         self._publish_notes.append((messages, nbytes, seconds))

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from icestream.model.errors import ClosedError
 from icestream.storage import IcebergStorage, Topic
+from icestream.storage.stats import table_figures
 from icestream.wal import Log, LogState
 
 MAX_REPORTED_TOPICS = 1_000
@@ -61,7 +62,18 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "icestream_topic_state", "1 for the state that the topic's log is in.", labels=[*labels, "state"]
     )
+    committed = GaugeMetricFamily(
+        "icestream_topic_committed_offset", "Offset below which everything is in the table.", labels=labels
+    )
+    lag = GaugeMetricFamily("icestream_topic_table_lag_messages", "Messages not in the table yet.", labels=labels)
+    lag_bytes = GaugeMetricFamily("icestream_topic_table_lag_bytes", "About the bytes of these.", labels=labels)
+    lag_seconds = GaugeMetricFamily(
+        "icestream_topic_table_lag_seconds", "Age of the oldest message that is not in the table.", labels=labels
+    )
     for topic, log in reported:
+        for gauge, figure in zip((committed, lag, lag_bytes, lag_seconds), table_figures(topic, log), strict=True):
+            if figure is not None:
+                gauge.add_metric([str(topic.name)], figure)
         name, visible, state = [str(topic.name)], log.visible, log.state
         start.add_metric(name, visible.start_offset)
         end.add_metric(name, visible.end_offset)
@@ -71,7 +83,7 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
         misses.add_metric(name, log.cache.misses)
         for possible in LogState:
             states.add_metric([*name, possible.value], float(possible is state))
-    yield from (start, end, nbytes, segments, hits, misses, states)
+    yield from (start, end, nbytes, segments, hits, misses, states, committed, lag, lag_bytes, lag_seconds)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -57,6 +57,7 @@ class Confirmation(Struct, omit_defaults=True):
     count: int
     publish_time_us: int
     duplicate: bool = False
+    snapshot_id: int | None = None
 
 
 _decode = msgspec.json.Decoder(PublishRequest).decode
@@ -107,26 +108,28 @@ class PublishStream:
         topic = self._storage.topic(request.topic, create=True)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
 
+        in_table = level is AckLevel.TABLE
+
         def answer(append: Append) -> None:
             if append.error is None:
-                self._confirm(number, append, count, started)
+                self._confirm(number, append, count, started, topic.committed.snapshot_id if in_table else None)
             else:
                 self._refuse(number, append.error)
 
-        at_once = level is AckLevel.MEMORY
-        append = self._storage.publish(
+        if in_table:  # many are answered at once, by the thread that all topics share
+            self._answers.use_queue()
+        self._storage.publish(
             topic,
             batch,
             producer=request.producer,
             sequence=request.sequence or 0,
-            answer=None if at_once else answer,
-            inline=not request.more and not at_once,
+            level=level,
+            answer=answer,
+            inline=not request.more and level is not AckLevel.MEMORY,
         )
-        if at_once:
-            answer(append)
 
-    def _confirm(self, number: int, append: Append, count: int, started: float) -> None:
-        answer = Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate)
+    def _confirm(self, number: int, append: Append, count: int, started: float, snapshot_id: int | None) -> None:
+        answer = Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
         self._answers.send(answer)
         # Counted once the producer has its answer, which it waits for.
         self._metrics.published(count, append.nbytes, perf_counter() - started)
@@ -153,13 +156,19 @@ class Answers:
 
     def expect(self, *, through_queue: bool) -> None:
         """An answer will be sent, by whichever thread. Waits while too many were not read."""
+        if through_queue:
+            self.use_queue()
         with self._lock:
-            if through_queue and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
-                self._thread.start()
             if self._queue:
                 self._changed.wait_for(lambda: self._broken or len(self._queue) < _MAX_WAITING_ANSWERS)
             self._expected += 1
+
+    def use_queue(self) -> None:
+        """Have a thread of its own write the answers from now on."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+                self._thread.start()
 
     def send(self, answer: Any) -> None:
         with self._lock:

@@ -15,16 +15,20 @@ import pyarrow as pa
 
 from icestream.config import Settings
 from icestream.metadata import MetadataStore, open_metadata_store
-from icestream.model.errors import ClosedError, TopicNotFoundError
+from icestream.model.clock import now_us
+from icestream.model.errors import ClosedError, IcestreamError, TopicNotFoundError
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.storage.budget import ByteBudget
+from icestream.storage.committed import Committed
 from icestream.storage.housekeeping import Periodic, keep_logs
 from icestream.storage.lock import exclusive_directory
-from icestream.storage.record import AckLevel
+from icestream.storage.record import AckLevel, TopicRecord
+from icestream.storage.retention import prune_logs
 from icestream.storage.stats import TopicStats, topic_stats
+from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic, TopicReader
 from icestream.storage.topics import Topics
 from icestream.wal import Append, FrameCache, LocalFiles, LogContext, LogOptions, LogState, SyncMode
@@ -69,12 +73,30 @@ class IcebergStorage:
             pool=pool,
             on_commit=self.on_commit,
         )
-        topics = Topics(wal.dir, metadata, context, max_topics=self.settings.server.max_topics)
+        topics = Topics(
+            wal.dir,
+            metadata,
+            context,
+            max_topics=self.settings.server.max_topics,
+            drop_table=self._drop_table,
+        )
         resources.callback(topics.close)
+        self.table_watch = TableWatch(self.settings, topics.find, topics.finish_deletes)
+        resources.callback(self.table_watch.stop)
+        self.table_watch.start()
         keeper = Periodic("log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened()))
-        keeper.start()
-        resources.callback(keeper.stop)
+        pruner = Periodic(
+            "retention",
+            wal.retention.check_interval_minutes * 60,
+            lambda: prune_logs(topics.find(), wal.retention, now_us()),
+        )
+        for periodic in (keeper, pruner):
+            periodic.start()
+            resources.callback(periodic.stop)
         return topics
+
+    def _drop_table(self, record: TopicRecord) -> None:
+        self.table_watch.tables.drop(record.name, record.stream_id)
 
     def close(self) -> None:
         """Finish what was accepted, note the clean end of every log, let the data directory go."""
@@ -115,10 +137,11 @@ class IcebergStorage:
         *,
         producer: str = "",
         sequence: int = 0,
+        level: AckLevel = AckLevel.DISK,
         answer: Callable[[Append], None] | None = None,
         inline: bool = True,
     ) -> Append:
-        """Check a batch and queue it for the topic's log; `answer` is called when it is durable or refused.
+        """Check a batch and queue it for the topic's log; `answer` is called when it is at the level, or refused.
 
         Inline, the calling thread makes it durable itself if nobody else is busy with the log. It raises when the batch
         is not one for this topic, or is one too many; nothing was stored then, and `answer` is not called.
@@ -136,16 +159,38 @@ class IcebergStorage:
 
         def finished(append: Append) -> None:
             budget.give_back(nbytes)
-            if answer is not None:
+            if answer is None or level is AckLevel.MEMORY:
+                return
+            if level is AckLevel.TABLE and append.error is None:
+                self._answer_from_table(topic, append, batch.num_rows, answer)
+            else:
                 answer(append)
 
         try:
-            return topic.log.submit(payload, finished, inline=inline)
+            append = topic.log.submit(payload, finished, inline=inline)
         except BaseException as error:
             budget.give_back(nbytes)
             if isinstance(error, ClosedError):
                 raise topic.gone() from error
             raise
+        if answer is not None and level is AckLevel.MEMORY:
+            answer(append)
+        return append
+
+    def _answer_from_table(self, topic: Topic, append: Append, count: int, answer: Callable[[Append], None]) -> None:
+        def committed(result: Committed | IcestreamError) -> None:
+            if isinstance(result, IcestreamError):
+                append.error = result
+            answer(append)
+
+        try:
+            self.table_watch.when_committed(topic, append.base_offset + count, committed)
+        except IcestreamError as error:
+            committed(error)
+
+    def delete(self, name: TopicName | str, *, keep_table: bool = False) -> None:
+        """Delete a topic with its messages and, unless it is to be kept, its table."""
+        self.table_watch.deleted(self.topics.delete(name, keep_table=keep_table))
 
     def stats(self, name: TopicName | str | None = None) -> list[TopicStats]:
         topics = [self.topics.get(name)] if name is not None else self.topics.find()
@@ -180,11 +225,10 @@ class IcebergStorage:
         first, count = -1, 0
         for batch in _as_batches(messages, topic.body_schema):
             done = threading.Event()
-            append = self.publish(topic, batch, answer=_setting(done))
-            if level is not AckLevel.MEMORY:
-                done.wait()
-                if append.error is not None:
-                    raise append.error
+            append = self.publish(topic, batch, level=level, answer=_setting(done))
+            done.wait()
+            if append.error is not None:
+                raise append.error
             first = append.base_offset if first < 0 else first
             count += batch.num_rows
         return range(first, first + count)
@@ -228,7 +272,7 @@ class IcebergStorage:
         return [str(topic.name) for topic in self.topics.find(prefix)]
 
     async def delete_topic(self, name: str) -> None:
-        await asyncio.to_thread(self.topics.delete, name)
+        await asyncio.to_thread(self.delete, name)
 
     async def shutdown(self) -> None:
         await asyncio.to_thread(self.close)

@@ -16,7 +16,7 @@ _MAX_SHARE = 0.1
 class Periodic(threading.Thread):
     """Calls `work` at intervals, but never for more than a tenth of the time."""
 
-    def __init__(self, name: str, interval_seconds: float, work: Callable[[], None]) -> None:
+    def __init__(self, name: str, interval_seconds: float, work: Callable[[], object]) -> None:
         super().__init__(name=name, daemon=True)
         self._interval_seconds = interval_seconds
         self._work = work

@@ -15,7 +15,8 @@ from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema
 from icestream.model.names import TopicName
 from icestream.wal import StreamInfo
 
-OWN_SCHEMA_ID = 1
+FIRST_OWN_SCHEMA_ID = 1
+CHANGEABLE = frozenset({"ack", "retention_minutes", "retention_mb", "schema"})
 
 
 class AckLevel(Enum):
@@ -25,6 +26,8 @@ class AckLevel(Enum):
     """In the broker's memory: fast, and lost with the broker."""
     DISK = "disk"
     """Synced to the broker's disk."""
+    TABLE = "table"
+    """In a committed snapshot of the topic's table."""
 
     @classmethod
     def parse(cls, text: Any) -> Self:
@@ -48,7 +51,13 @@ class TopicRecord:
     retention_mb: int | None = None
     schema: str | None = None
     """Base64 of the serialized Arrow schema, for a topic with its own columns."""
+    older_schemas: tuple[str, ...] = ()
+    """What `schema` was before columns were added to it, oldest first. The first one has the id 1."""
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
     deleting: bool = False
+    keep_table: bool = False
+    """Whether the table stays when the topic is deleted."""
 
     @property
     def name(self) -> TopicName:
@@ -59,46 +68,74 @@ class TopicRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        return cls(**json.loads(data))
+        fields: dict[str, Any] = json.loads(data)
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        return cls(**(fields | lists))
 
     @classmethod
     def from_stream(cls, stream: StreamInfo, created_us: int) -> Self:
         """The record of a log that was found without one."""
+        versions = [schema for _, schema in sorted(stream.schemas.items())]
         return cls(
             topic=stream.topic,
             stream_id=str(stream.stream_id),
             created_us=created_us,
             epoch=stream.epoch,
-            schema=stream.schemas.get(OWN_SCHEMA_ID),
+            schema=versions[-1] if versions else None,
+            older_schemas=tuple(versions[:-1]),
         )
 
     def to_stream(self) -> StreamInfo:
-        schemas = {OWN_SCHEMA_ID: self.schema} if self.schema else {}
-        return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=schemas)
+        return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=self.schemas())
+
+    def schemas(self) -> dict[int, str]:
+        """Every version of the topic's own schema by its id."""
+        versions = (*self.older_schemas, self.schema) if self.schema else ()
+        return dict(enumerate(versions, FIRST_OWN_SCHEMA_ID))
 
     def changed(self, changes: dict[str, Any]) -> Self:
-        """The record with some of `ack`, `retention_minutes` and `retention_mb` changed; 0 takes a limit away."""
-        unknown = changes.keys() - {"ack", "retention_minutes", "retention_mb"}
+        """The record with some of its `CHANGEABLE` fields changed; 0 takes a limit away."""
+        unknown = changes.keys() - CHANGEABLE
         if unknown:
             raise InvalidRequestError(
                 f"{', '.join(sorted(unknown))} of a topic cannot be changed",
                 operation="update topic",
                 place=self.topic,
-                remedy="ack, retention_minutes and retention_mb can",
+                remedy=f"{', '.join(sorted(CHANGEABLE))} can",
             )
         if "ack" in changes:
             AckLevel.parse(changes["ack"])
-        changes = {name: None if value == 0 and name != "ack" else value for name, value in changes.items()}
+        changes = {name: None if value == 0 else value for name, value in changes.items()}
+        if "schema" in changes:
+            changes = {**changes, **self._with_schema(changes["schema"])}
         for name in ("retention_minutes", "retention_mb"):
             check_positive(name, changes.get(name))
         return replace(self, **changes)
 
-    def marked_for_deletion(self) -> Self:
-        return replace(self, deleting=True)
+    def _with_schema(self, text: str) -> dict[str, Any]:
+        """The schema with columns added at its end, each of which may be null; nothing else of it can change."""
+        new, old = decode_schema(text), self.body_schema()
+        if (
+            self.schema is None
+            or list(new)[: len(old)] != list(old)
+            or not all(field.nullable for field in list(new)[len(old) :])
+        ):
+            raise InvalidRequestError(
+                "a topic's columns can only be added to, at the end, by columns that may be null",
+                operation="update topic",
+                place=self.topic,
+                remedy="make a new topic for other columns",
+            )
+        if len(new) == len(old):
+            return {"schema": self.schema}
+        return {"schema": encode_schema(new), "older_schemas": (*self.older_schemas, self.schema)}
+
+    def marked_for_deletion(self, *, keep_table: bool) -> Self:
+        return replace(self, deleting=True, keep_table=keep_table)
 
     @property
     def schema_id(self) -> int:
-        return OWN_SCHEMA_ID if self.schema else MESSAGES_SCHEMA_ID
+        return FIRST_OWN_SCHEMA_ID + len(self.older_schemas) if self.schema else MESSAGES_SCHEMA_ID
 
     def body_schema(self) -> pa.Schema:
         return decode_schema(self.schema) if self.schema else MESSAGE_SCHEMA

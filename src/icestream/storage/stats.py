@@ -1,10 +1,12 @@
 """Figures of a topic."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from icestream.model.clock import now_us
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.storage.topic import Topic
-from icestream.wal import LogState
+from icestream.wal import Log, LogState, time_at_offset
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,14 @@ class TopicStats:
     cache_hits: int
     cache_misses: int
     last_publish_time_us: int | None
+    committed_offset: int | None = None
+    """Messages below it are in the table; None until the catalog was read."""
+    snapshot_id: int | None = None
+    table_lag_messages: int | None = None
+    table_lag_bytes: int | None = None
+    """About: by the mean size of the log's messages."""
+    table_lag_seconds: float | None = None
+    """Age of the oldest message that is not in the table."""
     error: str | None = None
     """Why the log cannot be used, if it cannot; the figures are then 0."""
 
@@ -30,9 +40,9 @@ def topic_stats(topic: Topic) -> TopicStats:
     try:
         log = topic.log
     except DamagedError as error:
-        return TopicStats(name, LogState.DAMAGED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, str(error))
+        return TopicStats(name, LogState.DAMAGED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, error=str(error))
     except IcestreamError as error:
-        return TopicStats(name, LogState.FAILED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, str(error))
+        return TopicStats(name, LogState.FAILED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, error=str(error))
     visible = log.visible
     last_time_us = visible.active.last_time_us or (visible.sealed[-1].footer.last_time_us if visible.sealed else 0)
     return TopicStats(
@@ -47,4 +57,31 @@ def topic_stats(topic: Topic) -> TopicStats:
         cache_hits=log.cache.hits,
         cache_misses=log.cache.misses,
         last_publish_time_us=last_time_us or None,
+        snapshot_id=topic.committed.snapshot_id,
+        **table_figures(topic, log)._asdict(),
     )
+
+
+class TableFigures(NamedTuple):
+    committed_offset: int | None = None
+    table_lag_messages: int | None = None
+    table_lag_bytes: int | None = None
+    table_lag_seconds: float | None = None
+
+
+def table_figures(topic: Topic, log: Log) -> TableFigures:
+    """How far the table is behind the log; nothing is known until the catalog was read."""
+    committed = topic.committed.offset
+    if committed is None:
+        return TableFigures()
+    end, kept = log.durable_end, log.durable_end - log.start_offset
+    waiting = max(0, end - committed)
+    nbytes = log.nbytes * waiting // kept if kept else 0
+    return TableFigures(committed, waiting, nbytes, _age_seconds(log, committed) if waiting else 0.0)
+
+
+def _age_seconds(log: Log, offset: int) -> float | None:
+    try:
+        return max(0.0, (now_us() - time_at_offset(log, offset)) / 1e6)
+    except IcestreamError:  # not in the log any more, or not readable: other figures say so
+        return None

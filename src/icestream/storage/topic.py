@@ -22,13 +22,15 @@ from icestream.model.messages import (
     MESSAGE_SCHEMA,
     check_and_encode,
     check_message_sizes,
+    conform,
     slice_from,
     stream_batches,
     stream_schema,
 )
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
-from icestream.storage.record import AckLevel, TopicRecord
+from icestream.storage.committed import Committed
+from icestream.storage.record import AckLevel, TopicRecord, decode_schema
 from icestream.wal import Log, LogReader, Payload, check_offset, offset_at_time, prepare
 
 _MAX_SEQUENCE = 1 << 62
@@ -37,16 +39,22 @@ _CANCEL_CHECK_SECONDS = 1.0
 
 class Topic:
     def __init__(self, record: TopicRecord, open_log: Callable[[TopicRecord], Log]) -> None:
-        self.record = record
+        self.use(record)
         self.name: TopicName = record.name
-        self.body_schema = record.body_schema()
-        self.stream_schema = stream_schema(self.body_schema)
-        self.schema_id = record.schema_id
-        self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, record.schema_id: self.body_schema}
+        self.committed = Committed()
         self._open_log = open_log
         self._opening = threading.Lock()
         self._log: Log | None = None
         self._deleted = False
+
+    def use(self, record: TopicRecord) -> None:
+        """Take a record over, at the beginning or when it has changed."""
+        versions = {number: decode_schema(text) for number, text in record.schemas().items()}
+        self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **versions}
+        self.schema_id = record.schema_id
+        self.body_schema = self._schemas[self.schema_id]
+        self.stream_schema = stream_schema(self.body_schema)
+        self.record = record
 
     @property
     def log(self) -> Log:
@@ -89,7 +97,8 @@ class Topic:
                 place=str(self.name),
                 remedy="send smaller batches",
             )
-        encoding, body = check_and_encode(batch, self.body_schema)
+        schema_id = self.schema_id if batch.schema.equals(self.body_schema) else self._version_of(batch.schema)
+        encoding, body = check_and_encode(batch, self._schemas[schema_id])
         size = memoryview(body).nbytes
         if size > max_batch_bytes:
             raise TooLargeError(
@@ -108,10 +117,18 @@ class Topic:
             body,
             message_count=batch.num_rows,
             encoding=encoding,
-            schema_id=self.schema_id,
+            schema_id=schema_id,
             producer=producer,
             sequence=sequence,
         )
+
+    def _version_of(self, schema: pa.Schema) -> int:
+        """The version of the topic's own schema that a producer still uses; the newest where it is none."""
+        if self.record.schema is not None:
+            for number, version in self._schemas.items():
+                if number != MESSAGES_SCHEMA_ID and version.equals(schema):
+                    return number
+        return self.schema_id
 
     def start_offset_of(self, start: StartPosition) -> int:
         """The offset that a start position means now."""
@@ -183,8 +200,11 @@ class Topic:
             "retention_minutes": record.retention_minutes,
             "retention_mb": record.retention_mb,
             "schema": record.schema,
+            "partition_by": list(record.partition_by),
+            "sort_by": list(record.sort_by),
             "start_offset": log.start_offset if log is not None else None,
             "durable_end": log.durable_end if log is not None else None,
+            "committed_offset": self.committed.offset,
         }
 
     def close(self, *, deleted: bool = False) -> None:
@@ -202,6 +222,7 @@ class TopicReader:
         self._topic = topic
         self._start = offset
         self._reader = LogReader(topic.log, offset)
+        self._schema = topic.stream_schema
 
     @property
     def offset(self) -> int:
@@ -211,7 +232,7 @@ class TopicReader:
     def read(self) -> list[pa.RecordBatch]:
         """What follows, a bounded piece of it; nothing at the durable end."""
         while frames := self._reader.read():
-            batches = list(self._topic.batches(frames))
+            batches = [conform(batch, self._schema) for batch in self._topic.batches(frames)]
             if batches:  # none where everything in these frames was given up by a repair
                 batches[0] = slice_from(batches[0], self._start)
                 return batches

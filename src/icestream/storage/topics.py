@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +20,7 @@ from icestream.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from icestream.model.messages import check_topic_schema
+from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, stream_schema
 from icestream.model.names import TopicName
 from icestream.storage.record import AckLevel, TopicRecord, check_positive, encode_schema
 from icestream.storage.topic import Topic
@@ -32,13 +33,23 @@ _log = structlog.get_logger(__name__)
 
 class Topics:
     def __init__(
-        self, directory: Path, metadata: MetadataStore, context: LogContext, *, max_topics: int, clock: Clock = now_us
+        self,
+        directory: Path,
+        metadata: MetadataStore,
+        context: LogContext,
+        *,
+        max_topics: int,
+        drop_table: Callable[[TopicRecord], None] = lambda _: None,
+        clock: Clock = now_us,
     ) -> None:
         self._directory = directory
         self._metadata = metadata
         self._context = context
         self._max_topics = max_topics
+        self._drop_table = drop_table
         self._clock = clock
+        self._unfinished: dict[TopicName, TopicRecord] = {}
+        """Deleted, but for the table and the record."""
         self._lock = threading.Lock()
         self._topics: dict[TopicName, Topic] = {}
         self._load()
@@ -53,6 +64,9 @@ class Topics:
                 "there is no such topic", place=str(name), remedy="create it with `icestream topic create`"
             )
         return topic
+
+    def has(self, name: TopicName) -> bool:
+        return name in self._topics
 
     def find(self, prefix: str = "") -> list[Topic]:
         """The topics whose name begins with `prefix`, by name."""
@@ -72,11 +86,18 @@ class Topics:
         schema: pa.Schema | None = None,
         retention_minutes: int | None = None,
         retention_mb: int | None = None,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
         if_not_exists: bool = False,
     ) -> Topic:
+        """Make a topic. `partition_by` and `sort_by` are its table's, in the columns that readers see."""
         name = TopicName.parse(name)
         check_positive("retention_minutes", retention_minutes)
         check_positive("retention_mb", retention_mb)
+        if schema is not None:
+            schema = check_topic_schema(schema)
+        if schema is not None or partition_by or sort_by:
+            check_table(schema, partition_by, sort_by)
         record = TopicRecord(
             topic=str(name),
             stream_id=str(uuid4()),
@@ -84,9 +105,20 @@ class Topics:
             ack=AckLevel.parse(ack or AckLevel.DISK.value).value,
             retention_minutes=retention_minutes,
             retention_mb=retention_mb,
-            schema=encode_schema(check_topic_schema(schema)) if schema is not None else None,
+            schema=encode_schema(schema) if schema is not None else None,
+            partition_by=tuple(partition_by),
+            sort_by=tuple(sort_by),
         )
+        if name in self._unfinished:
+            self.finish_deletes()
         with self._lock:
+            if name in self._unfinished:
+                raise TopicExistsError(
+                    "the topic of this name is being deleted, and the catalog did not let its table go yet",
+                    operation="create topic",
+                    place=str(name),
+                    remedy="try again when the catalog can be reached",
+                )
             if name in self._topics:
                 if if_not_exists:
                     return self._topics[name]
@@ -109,27 +141,52 @@ class Topics:
             if entry is None:
                 raise TopicNotFoundError("there is no such topic", operation="update topic", place=str(topic.name))
             record = TopicRecord.from_bytes(entry.value).changed(changes)
+            if record.schema_id != topic.schema_id:
+                check_table(record.body_schema(), record.partition_by, record.sort_by)
+                # The log learns of a schema before anybody can publish by it.
+                topic.log.set_schemas(record.schemas())
             self._metadata.compare_and_swap(keys.topic(topic.name), entry.mod_revision, record.to_bytes())
-            topic.record = record
+            topic.use(record)
         return topic
 
-    def delete(self, name: TopicName | str) -> None:
-        """Delete a topic and its messages.
+    def delete(self, name: TopicName | str, *, keep_table: bool = False) -> Topic:
+        """Delete a topic, its messages and, unless told otherwise, its table.
 
         1. mark the record. *The next start goes on from here.*
         2. set the log's directory aside and remove it.
-        3. remove the record; only now the name is free.
+        3. drop the table. *While the catalog is away it is tried again now and then.*
+        4. remove the record; only now the name is free.
         """
         topic = self.get(name)
         with self._lock:
             if self._topics.pop(topic.name, None) is None:
-                return
-            self._metadata.put(keys.topic(topic.name), topic.record.marked_for_deletion().to_bytes())
+                return topic
+            record = topic.record.marked_for_deletion(keep_table=keep_table)
+            self._metadata.put(keys.topic(topic.name), record.to_bytes())
         with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
             topic.close(deleted=True)
-        self._finish_delete(topic.record)
+        self._remove_log(record)
+        with self._lock:
+            self._unfinished[topic.name] = record
+        self.finish_deletes()
+        return topic
 
-    def _finish_delete(self, record: TopicRecord) -> None:
+    def finish_deletes(self) -> None:
+        """Steps 3 and 4 for what is marked; where the catalog is away they are left for later."""
+        with self._lock:
+            unfinished = list(self._unfinished.values())
+        for record in unfinished:
+            try:
+                if not record.keep_table:
+                    self._drop_table(record)
+            except IcestreamError as error:
+                _log.warning("the table of a deleted topic is still there", topic=record.topic, error=str(error))
+                continue
+            with self._lock:
+                self._metadata.delete(keys.topic(record.name))
+                self._unfinished.pop(record.name, None)
+
+    def _remove_log(self, record: TopicRecord) -> None:
         files, directory = self._context.files, self._log_directory(record.name)
         if files.exists(directory):
             deleted = self._directory / _DELETED
@@ -138,7 +195,6 @@ class Topics:
             files.replace(directory, aside)
             files.sync_directory(directory.parent)
             files.remove_tree(aside)
-        self._metadata.delete(keys.topic(record.name))
 
     def close(self) -> None:
         """Close every log; one that cannot be closed well does not keep the others from it."""
@@ -164,7 +220,8 @@ class Topics:
         for entry in scan(self._metadata, keys.topics()):
             record = TopicRecord.from_bytes(entry.value)
             if record.deleting:
-                self._finish_delete(record)
+                self._remove_log(record)
+                self._unfinished[record.name] = record
             else:
                 self._topics[record.name] = Topic(record, self._open_log)
         self._adopt_unknown_logs()
@@ -185,3 +242,11 @@ class Topics:
                     self._metadata.create(keys.topic(record.name), record.to_bytes())
                 self._topics[record.name] = Topic(record, self._open_log)
                 _log.warning("took in a log that had no record", topic=record.topic, directory=str(directory))
+
+
+def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:
+    """Raise unless a topic of these columns can have a table that is partitioned and sorted so."""
+    # Imported where it is needed: the Iceberg library takes a second, which plain topics need not spend.
+    from icestream.table import check_table_schema  # noqa: PLC0415
+
+    check_table_schema(stream_schema(schema if schema is not None else MESSAGE_SCHEMA), partition_by, sort_by)

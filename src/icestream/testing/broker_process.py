@@ -24,8 +24,8 @@ _SHOWN_LOG_BYTES = 4000
 class BrokerProcess:
     """`icestream serve` on free ports of this machine, with nothing of the caller's own settings.
 
-    `environ` gives settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`), `arguments` more flags. What the broker logs is in
-    `log_file`, by default `broker.log` in the data directory.
+    With `pipeline` the Spark pipeline runs beside it. `environ` gives settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`),
+    `arguments` more flags. What the broker logs is in `log_file`, by default `broker.log` in the data directory.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class BrokerProcess:
         *,
         environ: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        pipeline: bool = False,
         log_file: Path | None = None,
         start_timeout: float = 60.0,
         stop_timeout: float = 60.0,
@@ -42,7 +43,7 @@ class BrokerProcess:
         self.log_file = log_file or data_dir / "broker.log"
         self.doors: dict[str, str] = {}
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
-        self._environ |= environ or {}
+        self._environ |= {f"{_PREFIX}PIPELINE__ENABLED": str(pipeline).lower(), **(environ or {})}
         self._arguments = list(arguments)
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout

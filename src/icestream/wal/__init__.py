@@ -35,7 +35,7 @@ from icestream.wal.files import Files, LocalFiles
 from icestream.wal.frame import Payload, prepare
 from icestream.wal.log import Log, LogState
 from icestream.wal.options import LogContext, LogOptions, SyncMode
-from icestream.wal.reading import LogReader, check_offset, offset_at_time
+from icestream.wal.reading import LogReader, check_offset, offset_at_time, time_at_offset
 from icestream.wal.stream import StreamInfo
 
 __all__ = [
@@ -54,4 +54,5 @@ __all__ = [
     "check_offset",
     "offset_at_time",
     "prepare",
+    "time_at_offset",
 ]

@@ -14,6 +14,7 @@ directory is recovered and cut back to the last position that was synced.
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -237,6 +238,16 @@ class Log:
     def rotate_if_old(self) -> None:
         if self._writer.must_rotate(0, self.context.clock()):
             self._exclusively(self._rotate)
+
+    def set_schemas(self, schemas: dict[int, str]) -> None:
+        """Note the schemas that frames from now on may name."""
+
+        def save() -> None:
+            stream = replace(self.stream, schemas=schemas)
+            stream.save(self.context.files, self.directory)
+            self.stream = stream
+
+        self._exclusively(save)
 
     def prune(self, below_offset: int) -> int:
         """Give up the sealed segments that end at or before an offset; how many there were.

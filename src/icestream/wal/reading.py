@@ -130,3 +130,12 @@ def offset_at_time(log: Log, time_us: int) -> int:
         finally:
             file.close()
     return visible.end_offset
+
+
+def time_at_offset(log: Log, offset: int) -> int:
+    """When the message at an offset was published."""
+    reader = LogReader(log, offset)
+    try:
+        return next((frame.publish_time_us for frame in reader.read(max_bytes=1)), log.context.clock())
+    finally:
+        reader.close()

@@ -22,6 +22,9 @@ DESCRIPTION = {
     "schema",
     "start_offset",
     "durable_end",
+    "partition_by",
+    "sort_by",
+    "committed_offset",
 }
 ACTIONS = {
     "create_topic",
@@ -32,6 +35,11 @@ ACTIONS = {
     "open_producer",
     "stats",
     "ping",
+    "backlog",
+    "cut_range",
+    "committed",
+    "wait_committed",
+    "pipeline_report",
 }
 
 

@@ -96,7 +96,7 @@ def test_what_holds_no_messages_is_refused(lasting_http: Running, body: bytes) -
     error_of(post(lasting_http, body), 400, "invalid_message")
 
 
-@pytest.mark.parametrize(("name", "value"), [("ack", "table"), ("sequence", "x"), ("producer", "p"), ("colour", "red")])
+@pytest.mark.parametrize(("name", "value"), [("ack", "paper"), ("sequence", "x"), ("producer", "p"), ("colour", "red")])
 def test_wrong_parameters_are_refused(lasting_http: Running, name: str, value: str) -> None:
     body = write_stream(MESSAGE_SCHEMA, [message_batch([b"x"])])
     error_of(post(lasting_http, body, **{name: value}), 400, "invalid_request")

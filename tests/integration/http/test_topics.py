@@ -86,7 +86,7 @@ def test_only_the_given_fields_change(http: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"ack": None}, {"ack": "table"}, {"retention_mb": 0}, {"retention_mb": "5"}, {"topic": "a/c"}]
+    "body", [{"ack": None}, {"ack": "paper"}, {"retention_mb": 0}, {"retention_mb": "5"}, {"topic": "a/c"}]
 )
 def test_an_impossible_change_is_refused(lasting_http: Running, body: dict[str, object]) -> None:
     lasting_http.client.post(TOPICS, json={"topic": "a/b"})

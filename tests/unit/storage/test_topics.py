@@ -82,7 +82,8 @@ def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(
     with monkeypatch.context() as cut_short, storage(tmp_path) as store:
         topic = store.topics.create("default/events")
         store.publish(topic, message_batch([b"old"]))
-        cut_short.setattr(Topics, "_finish_delete", lambda *_: None)
+        cut_short.setattr(Topics, "_remove_log", lambda *_: None)
+        cut_short.setattr(Topics, "finish_deletes", lambda *_: None)
         store.topics.delete("default/events")
     with storage(tmp_path) as store:
         assert store.topics.find() == []

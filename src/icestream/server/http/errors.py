@@ -55,6 +55,9 @@ STATUS = {
     "conflict": 409,
     "sequence_gap": 409,
     "stale_epoch": 409,
+    "commit_conflict": 409,
+    "incompatible_table": 409,
+    "ledger_mismatch": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "offset_out_of_range": 416,
@@ -62,6 +65,8 @@ STATUS = {
     "overloaded": 429,
     "log_unavailable": 503,
     "unavailable": 503,
+    "catalog_unavailable": 503,
+    "commit_unknown": 503,
     "closed": 503,
     "deadline": 504,
 }

@@ -102,19 +102,23 @@ class MessagesApi:
         producer, sequence = check_producer_given(options.producer, options.sequence)
         answered = asyncio.get_running_loop().create_future()
 
-        def submit() -> Append | None:
-            """Check the batch and queue it; the append itself where nobody is to wait for the disk."""
+        def submit() -> None:
+            """Check the batch and queue it."""
             # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
             topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
             level = AckLevel.parse(options.ack) if options.ack is not None else topic.default_ack
-            wait = level is not AckLevel.MEMORY
-            answer = _answer_to(answered) if wait else None
-            append = self._storage.publish(
-                topic, batch, producer=producer, sequence=sequence, answer=answer, inline=False
+            self._storage.publish(
+                topic,
+                batch,
+                producer=producer,
+                sequence=sequence,
+                level=level,
+                answer=_answer_to(answered),
+                inline=False,
             )
-            return None if wait else append
 
-        append = await run_in_threadpool(submit) or await answered
+        await run_in_threadpool(submit)
+        append = await answered
         if append.error is not None:
             raise append.error
         return append, batch

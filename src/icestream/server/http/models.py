@@ -11,7 +11,7 @@ MAX_READ_BYTES = 16 << 20
 MAX_WAIT_MS = 60_000
 MAX_SEQUENCE = (1 << 62) - 1
 
-AckName = Literal["memory", "disk"]
+AckName = Literal["memory", "disk", "table"]
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
 Retention = Annotated[int, Field(ge=1, le=1 << 53)]
 
@@ -38,6 +38,10 @@ class TopicsQuery(Model):
     prefix: str = Field(default="", max_length=201, description="Only topics whose name begins with this.")
     limit: QueryInt = Field(default=100, ge=1, le=MAX_PAGE, description="Most topics in the answer.")
     after: str = Field(default="", max_length=201, description="Go on after this topic: `next_after` of the last page.")
+
+
+class DeleteQuery(Model):
+    keep_table: Literal["true", "false"] = Field(default="false", description="Whether the topic's table stays.")
 
 
 class StatsQuery(TopicsQuery):
@@ -83,6 +87,10 @@ class CreateTopic(Model):
     )
     retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
     retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
+    partition_by: list[str] = Field(
+        default=[], max_length=16, description="Partitions of the table, such as `day(publish_time)`."
+    )
+    sort_by: list[str] = Field(default=[], max_length=16, description="Columns that the table's files are sorted by.")
     if_not_exists: bool = Field(default=False, description="Answer 200 where the topic exists already.")
 
 
@@ -96,6 +104,11 @@ class UpdateTopic(Model):
     ack: AckName = Field(default_factory=_unset, description="Default acknowledgement level.")
     retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
     retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
+    arrow_schema: Base64 = Field(
+        default_factory=_unset,
+        alias="schema",
+        description="The topic's columns with more of them, which may be null, at the end.",
+    )
 
 
 class NewMessage(Model):
@@ -161,6 +174,9 @@ class Topic(Model):
     arrow_schema: Base64 | None = Field(alias="schema", description="The topic's own columns, if it has any.")
     start_offset: int | None = Field(description="First offset that is kept; null in lists while the log is not open.")
     durable_end: int | None = Field(description="The next offset; null in lists while the log is not open.")
+    partition_by: list[str] = Field(description="Partitions of the table.")
+    sort_by: list[str] = Field(description="Columns that the table's files are sorted by; none: the offset.")
+    committed_offset: int | None = Field(description="Messages below it are in the table; null if not known yet.")
 
 
 class Topics(Model):
@@ -180,6 +196,11 @@ class TopicFigures(Model):
     cache_hits: int
     cache_misses: int
     last_publish_time_us: int | None
+    committed_offset: int | None = Field(description="Messages below it are in the table; null if not known yet.")
+    snapshot_id: int | None = Field(description="The table's snapshot when that was read.")
+    table_lag_messages: int | None = Field(description="Messages that are not in the table yet.")
+    table_lag_bytes: int | None = Field(description="About their bytes.")
+    table_lag_seconds: float | None = Field(description="Age of the oldest of them.")
     error: str | None = Field(description="Why the log cannot be used, if it cannot.")
 
 

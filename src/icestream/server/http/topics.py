@@ -10,7 +10,7 @@ from icestream.model.errors import TopicExistsError
 from icestream.model.names import TopicName, check_part
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import CreateTopic, Topics, TopicsQuery, UpdateTopic
+from icestream.server.http.models import CreateTopic, DeleteQuery, Topics, TopicsQuery, UpdateTopic
 from icestream.server.http.models import Topic as TopicModel
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
 from icestream.storage import IcebergStorage, Topic
@@ -116,6 +116,8 @@ class TopicsApi:
                     schema=decode_schema(body.arrow_schema) if body.arrow_schema is not None else None,
                     retention_minutes=body.retention_minutes,
                     retention_mb=body.retention_mb,
+                    partition_by=body.partition_by,
+                    sort_by=body.sort_by,
                 )
             except TopicExistsError:
                 if not body.if_not_exists:
@@ -136,12 +138,13 @@ class TopicsApi:
         refuse_query(request, operation="update topic")
         name = topic_name(request)
         body = await json_body(request, UpdateTopic, self._storage.budget, operation="update topic")
-        changes = body.model_dump(include=body.model_fields_set)
+        changes = body.model_dump(include=body.model_fields_set, by_alias=True)
         return json_response(await run_in_threadpool(lambda: self._storage.topics.update(name, changes).describe()))
 
     async def delete(self, request: Request) -> Response:
-        refuse_query(request, operation="delete topic")
-        await run_in_threadpool(self._storage.topics.delete, topic_name(request))
+        query = parse_query(request, DeleteQuery, operation="delete topic")
+        name = topic_name(request)
+        await run_in_threadpool(lambda: self._storage.delete(name, keep_table=query.keep_table == "true"))
         return Response(status_code=204)
 
 

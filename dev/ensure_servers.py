@@ -1,0 +1,37 @@
+"""Obtains what the tests' real servers need and this machine lacks, into the cache folder outside the clone.
+
+Quick when all is there. A server that cannot be obtained is named with the reason; with CI=true that is a failure,
+elsewhere its tests are skipped.
+"""
+
+import os
+import sys
+import time
+
+from icestream.model.errors import IcestreamError
+from icestream.testing.servers import SERVERS, missing, obtain
+
+
+def say(line: str) -> None:
+    print(f"servers: {line}", flush=True)
+
+
+def main() -> int:
+    failed = []
+    for name in SERVERS:
+        began = time.monotonic()
+        try:
+            obtain(name, say)
+        except IcestreamError as error:
+            say(str(error))
+        if reason := missing(name):
+            failed.append(f"{name} ({reason})")
+        elif (took_seconds := time.monotonic() - began) > 1:
+            say(f"{name} was obtained in {took_seconds:.0f} s")
+    if failed:
+        say(f"not there: {', '.join(failed)}")
+    return 1 if failed and os.environ.get("CI") == "true" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`icestream pipeline`: the Spark pipeline as a process of its own."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icestream.app import configure_logging
+from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.display import console, table
+from icestream.cli.formatting import NOTHING, count_text, size_text
+from icestream.client import Client
+from icestream.config import Settings, SettingsError, load_settings
+from icestream.pipeline.report import PassFigures
+from icestream.pipeline.runner import Runner
+from icestream.pipeline.session import Spark, SparkOnDemand
+from icestream.pipeline.supervisor import read_settings
+from icestream.table import Tables
+
+_LAST_SECONDS = 20.0
+"""How long a pipeline whose broker has died may take to come to its end."""
+
+
+@click.command(name="pipeline", epilog="Example: icestream pipeline --once --data ./icestream-data")
+@click.option("--once", is_flag=True, help="Write everything that is durable now, and exit.")
+@click.option("--master", metavar="URL", help="Spark master, such as local[4] or spark://host:7077 (pipeline.master).")
+@click.option("--topics", metavar="PATTERN", help="Only topics that match, such as 'web/*' (pipeline.topics).")
+@broker_option
+@config_option
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@json_option
+@click.option("--child", is_flag=True, hidden=True, help="Take the settings from stdin, and stop when it ends.")
+def command(
+    once: bool,
+    master: str | None,
+    topics: str | None,
+    broker: str,
+    config_file: Path | None,
+    data: Path | None,
+    as_json: bool,
+    child: bool,
+) -> None:
+    """Turn the log into Iceberg tables with Spark.
+
+    Writes the messages of all topics to their tables as they become due, until SIGTERM or Ctrl-C; a pass that has begun
+    is finished. `icestream serve` runs one by itself: this is for pipelines on other machines or clusters, and for
+    `--once`, which shows its progress and figures and exits with 1 if a topic could not be written. Any number of
+    pipelines may run at the same time; no message is written twice.
+    """
+    settings = (
+        read_settings(sys.stdin.buffer)
+        if child
+        else _load(config_file, {"data_dir": data, "pipeline.master": master, "pipeline.topics": topics})
+    )
+    configure_logging(settings.log)
+    stopping = _stop_on_signals()
+    if child:
+        threading.Thread(target=_stop_at_end_of_stdin, args=(stopping,), name="parent-watch", daemon=True).start()
+    if once:
+        _drain(settings, broker, stopping, as_json=as_json)
+    else:
+        _run(settings, broker, stopping)
+
+
+def _load(config_file: Path | None, flags: dict[str, object]) -> Settings:
+    try:
+        return load_settings(config_file, flags)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _run(settings: Settings, broker: str, stopping: threading.Event) -> None:
+    with (
+        Client(broker) as client,
+        contextlib.closing(Tables(settings)) as tables,
+        Spark(settings) as spark,
+        Runner(settings, client, tables, spark) as runner,
+    ):
+        runner.run(stopping)
+
+
+def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_json: bool) -> None:
+    began = time.monotonic()
+    with (
+        Client(broker) as client,
+        contextlib.closing(Tables(settings)) as tables,
+        contextlib.closing(SparkOnDemand(settings)) as spark,
+        Runner(settings, client, tables, spark) as runner,
+        _progress() as progress,
+    ):
+        figures = runner.drain(stopping, progress)
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json(_to_json(figures, seconds))
+    else:
+        _print(figures, seconds)
+    failed = [str(topic.topic) for topic in figures.topics.values() if topic.error is not None]
+    if failed:
+        raise click.ClickException(f"not written to the end: {', '.join(sorted(failed))}")
+    if stopping.is_set():
+        raise click.ClickException("stopped before the end")
+
+
+def _stop_on_signals() -> threading.Event:
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping
+
+
+def _stop_at_end_of_stdin(stopping: threading.Event) -> None:
+    """Nothing is ever written there: its end means that the broker is gone, however it went."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    stopping.set()
+    time.sleep(_LAST_SECONDS)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(err=True), transient=True) as bars:
+        task = bars.add_task("messages in tables", total=None)
+        yield lambda done, everything: bars.update(task, completed=done, total=everything)
+
+
+def _to_json(figures: PassFigures, seconds: float) -> dict[str, Any]:
+    return {
+        "seconds": seconds,
+        "messages": figures.messages,
+        "topics": [figures.topics[name].to_json() for name in sorted(figures.topics)],
+    }
+
+
+def _print(figures: PassFigures, seconds: float) -> None:
+    numbers = ("messages", "size", "files", "committed", "conflicts", "translate s", "commit s")
+    shown = table("topic", *numbers, "problem", numbers=numbers)
+    for name in sorted(figures.topics):
+        topic = figures.topics[name]
+        shown.add_row(
+            str(topic.topic),
+            count_text(topic.messages),
+            size_text(topic.file_bytes),
+            count_text(topic.files),
+            NOTHING if topic.committed_offset is None else count_text(topic.committed_offset),
+            count_text(topic.conflicts),
+            f"{topic.translate_seconds:.2f}",
+            f"{topic.commit_seconds:.2f}",
+            topic.error or NOTHING,
+        )
+    out = console()
+    if figures.topics:
+        out.print(shown)
+    out.print(f"{count_text(figures.messages)} messages in {seconds:.1f} s")

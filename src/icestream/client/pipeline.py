@@ -1,0 +1,97 @@
+"""What a pipeline asks of a broker, and tells it."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from icestream.client.connection import Connection
+from icestream.client.ranges import RangeReader
+from icestream.model.names import TopicName
+
+MAX_REPORTED_TOPICS = 500
+"""In one call; a request is at most 1 MiB."""
+
+
+@dataclass(frozen=True)
+class TopicBacklog:
+    """What a topic holds: the offsets from `start_offset` to before `durable_end`, in `nbytes` of log."""
+
+    topic: TopicName
+    stream_id: str
+    epoch: int
+    schema: str | None
+    """Base64 of the serialized Arrow schema, for a topic with its own columns."""
+    partition_by: tuple[str, ...]
+    sort_by: tuple[str, ...]
+    start_offset: int
+    durable_end: int
+    nbytes: int
+    error: str | None = None
+    """Why the log cannot be read, if it cannot."""
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        return cls(
+            topic=TopicName.parse(fields["topic"]),
+            stream_id=fields["stream_id"],
+            epoch=fields["epoch"],
+            schema=fields["schema"],
+            partition_by=tuple(fields["partition_by"]),
+            sort_by=tuple(fields["sort_by"]),
+            start_offset=fields["start_offset"],
+            durable_end=fields["durable_end"],
+            nbytes=fields["bytes"],
+            error=fields["error"],
+        )
+
+
+@dataclass(frozen=True)
+class BacklogAnswer:
+    mark: str
+    """To be given with the next question, which is then answered with what has changed since."""
+    complete: bool
+    """False while the broker still opens logs: some topics are not told of yet."""
+    topics: list[TopicBacklog]
+
+
+class PipelineCalls:
+    """The pipeline's calls, which `Client` offers as its own."""
+
+    _connection: Connection
+
+    def backlog(self, topics: str = "*", *, mark: str | None = None, wait_ms: int = 0) -> BacklogAnswer:
+        """What the topics that match hold; with a mark, those that moved since, waiting up to `wait_ms` for one."""
+        answer = self._connection.action("backlog", {"topics": topics, "mark": mark, "wait_ms": wait_ms or None})
+        return BacklogAnswer(
+            answer["mark"], answer["complete"], [TopicBacklog.from_json(fields) for fields in answer["topics"]]
+        )
+
+    def cut_range(self, topic: TopicName, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+        """Where pieces of about `piece_bytes` of log end, from `start` on: at most so many, none past `end`."""
+        fields = {
+            "topic": str(topic),
+            "start": start,
+            "end": end,
+            "piece_bytes": piece_bytes,
+            "max_pieces": max_pieces,
+        }
+        return list(self._connection.action("cut_range", fields)["ends"])
+
+    def read_range(self, topic: TopicName | str, stream_id: str, start: int, end: int) -> RangeReader:
+        """Every message of a range exactly once, or an error."""
+        return RangeReader(self._connection, str(topic), stream_id, start, end)
+
+    def tell_committed(self, topic: TopicName, stream_id: str, offset: int, snapshot_id: int | None) -> None:
+        """Hint that all messages below `offset` are in the topic's table."""
+        fields = {
+            "topic": str(topic),
+            "stream_id": stream_id,
+            "committed_offset": offset,
+            "snapshot_id": snapshot_id,
+        }
+        self._connection.action("committed", fields)
+
+    def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
+        """Tell what a pass has done; see `pipeline_report` in the protocol."""
+        self._connection.action("pipeline_report", {"pass": passed, "topics": topics[:MAX_REPORTED_TOPICS]})
+        for start in range(MAX_REPORTED_TOPICS, len(topics), MAX_REPORTED_TOPICS):
+            self._connection.action("pipeline_report", {"topics": topics[start : start + MAX_REPORTED_TOPICS]})

@@ -1,0 +1,105 @@
+"""Reading a range of a topic's offsets, each once and in order, with what is missing for good accounted for.
+
+Unlike a consumer it has no thread and reads nothing ahead, so it holds one batch; and it ends well only if the whole
+range was accounted for, by one and the same stream.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from icestream.client.connection import Connection
+from icestream.model.errors import DamagedError, TopicNotFoundError
+from icestream.model.messages import slice_from
+
+_TRIES_WITHOUT_MESSAGES = 2
+
+
+class RangeReader:
+    """Reads `start` to before `end` of the stream `stream_id`. Iterate over `batches` once, to its end."""
+
+    def __init__(self, connection: Connection, topic: str, stream_id: str, start: int, end: int) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._stream_id = stream_id
+        self._end = end
+        self.next_offset = start
+        self.lost = 0
+        """Messages of the range that a repair of the log gave up; they are in no batch."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The range as batches. Raises unless every offset came, or was announced as lost.
+
+        A broker announces a loss with the batch behind it. Where none follows in the range, the call ends early but
+        well; asked once more, it ends in the same way.
+        """
+        tries_left = _TRIES_WITHOUT_MESSAGES
+        while self.next_offset < self._end and tries_left:
+            before = self.next_offset
+            yield from self._read()
+            tries_left = _TRIES_WITHOUT_MESSAGES if self.next_offset > before else tries_left - 1
+        self._check_stream()
+        self.lost += self._end - self.next_offset
+        self.next_offset = self._end
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        reader = self._connection.get({"topic": self._topic, "start": self.next_offset, "end": self._end})
+        try:
+            while True:
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    reader = None
+                    return
+                batch = self._following(chunk.data, _announced(chunk.app_metadata))
+                if batch.num_rows:
+                    yield batch
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self._connection.typed(error, "read") from error
+        finally:
+            if reader is not None:
+                reader.cancel()
+
+    def _following(self, batch: pa.RecordBatch, lost: int) -> pa.RecordBatch:
+        if batch.num_rows == 0:
+            return batch
+        first = batch.column(0)[0].as_py()
+        if first < self.next_offset:
+            batch = slice_from(batch, self.next_offset)
+            first = self.next_offset
+        if first != self.next_offset + lost:
+            raise DamagedError(
+                f"the broker sent offset {first} where {self.next_offset} was to come, and announced {lost} as lost",
+                operation="read",
+                place=self._topic,
+            )
+        count = batch.num_rows
+        if count and (batch.column(0)[-1].as_py() != first + count - 1 or first + count > self._end):
+            raise DamagedError(
+                f"the batch at offset {first} is not {count} messages of the range that was asked for",
+                operation="read",
+                place=self._topic,
+            )
+        self.lost += lost
+        self.next_offset = first + count
+        return batch
+
+    def _check_stream(self) -> None:
+        """A topic that was deleted and made again has the same offsets and other messages; its stream id tells.
+
+        Ids do not come back: if it is the right one after the last batch, it was right before each of them.
+        """
+        found = self._connection.action("describe_topic", {"topic": self._topic})["stream_id"]
+        if found != self._stream_id:
+            raise TopicNotFoundError(
+                f"the topic was deleted and made again: its stream is {found}, not {self._stream_id}",
+                operation="read",
+                place=self._topic,
+            )
+
+
+def _announced(metadata: Any) -> int:
+    return int(json.loads(metadata.to_pybytes()).get("lost", 0)) if metadata is not None else 0

@@ -1,0 +1,96 @@
+"""The Spark pipeline: where it runs, how much it takes on at once, and how it goes on after a failure."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from icestream.config.fields import GIB, KIB, MIB, Section, Unit, refuse
+
+
+class PipelineSettings(Section):
+    """How the log becomes tables; `writer` says when. Used by the pipeline, and by the broker that runs it."""
+
+    enabled: bool = Field(default=True, description="Whether `icestream serve` runs a pipeline beside the broker.")
+    master: str = Field(
+        default="local[*]",
+        min_length=1,
+        description="The Spark master: `local[N]` for N cores of this machine, or a cluster's URL.",
+    )
+    topics: str = Field(
+        default="*", min_length=1, description="The topics it writes, as a pattern with `*` and `?` over whole names."
+    )
+    parallelism: Annotated[int, Unit("tasks")] = Field(
+        default=0, ge=0, le=10_000, description="Tasks that run at once; 0 takes as many as Spark has cores."
+    )
+    max_task_bytes: int = Field(
+        default=128 * MIB,
+        ge=64 * KIB,
+        le=64 * GIB,
+        description="About the most bytes of log that one task turns into files.",
+    )
+    max_pass_bytes: int = Field(
+        default=GIB,
+        ge=64 * KIB,
+        le=1024 * GIB,
+        description="About the most bytes of log in one pass; a larger backlog goes out in several. "
+        "At least `pipeline.max_task_bytes`.",
+    )
+    max_pass_topics: Annotated[int, Unit("topics")] = Field(
+        default=1_000, ge=1, le=100_000, description="Most topics that one pass writes; the others come next."
+    )
+    poll_interval_ms: int = Field(
+        default=50,
+        ge=5,
+        le=60_000,
+        description="Shortest time between two questions to the broker whether there are new messages.",
+    )
+    commit_threads: Annotated[int, Unit("threads")] = Field(
+        default=8, ge=1, le=256, description="Tables that are committed at the same time."
+    )
+    retry_interval_ms: int = Field(
+        default=1_000,
+        ge=1,
+        le=3_600_000,
+        description="How long a topic rests after a failure; twice as long after each further one.",
+    )
+    max_retry_interval_ms: int = Field(
+        default=60_000,
+        ge=1,
+        le=86_400_000,
+        description="Longest rest of a topic that keeps failing. At least `pipeline.retry_interval_ms`.",
+    )
+    ui: bool = Field(default=False, description="Whether Spark's web interface is opened; off, start-up is quicker.")
+    driver_memory_mb: int = Field(
+        default=512, ge=256, le=65_536, description="Heap of the driver's JVM; messages never pass through it."
+    )
+    java_options: str = Field(
+        default="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        description="Options of the driver's JVM; the default keeps start-up short.",
+    )
+    class_archive: bool = Field(
+        default=True, description="Whether the JVM's classes are loaded from an archive in the cache folder, if made."
+    )
+    spark: dict[str, str] = Field(
+        default={}, description="More Spark properties, such as `spark.executor.memory`; they win over what is derived."
+    )
+    restart_interval_ms: int = Field(
+        default=1_000,
+        ge=1,
+        le=3_600_000,
+        description="How long `icestream serve` waits before it starts a dead pipeline again; up to a minute as it "
+        "keeps dying.",
+    )
+    log_max_bytes: int = Field(
+        default=16 * MIB,
+        ge=64 * KIB,
+        le=16 * GIB,
+        description="Size at which the pipeline's log is begun anew; the one before is kept beside it.",
+    )
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> Self:
+        if self.max_pass_bytes < self.max_task_bytes:
+            refuse("max_pass_bytes", f"must be at least pipeline.max_task_bytes, {self.max_task_bytes}")
+        if self.max_retry_interval_ms < self.retry_interval_ms:
+            refuse("max_retry_interval_ms", f"must be at least pipeline.retry_interval_ms, {self.retry_interval_ms}")
+        return self

@@ -1,0 +1,93 @@
+"""Committing what was written: one catalog commit a table, and on any doubt a look at the ledger before all else.
+
+1. commit the files on the state that the range was planned on. *Killed before: files that nothing names. Killed after:
+   the ledger says so, and the next plan begins behind them.*
+2. refused, or the outcome is not known: load the table again. *Nothing is removed, ever: an outcome that is not known
+   may be a commit.*
+3. the ledger has moved: these messages are in the table, through this commit or somebody else's, and the files are left
+   where they are. It has not (a compaction came in between): commit the same files on the new state. Should the commit
+   of step 1 arrive after all, then one of the two finds another snapshot than it requires, and is refused.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from icestream.model.errors import (
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommitUnknownError,
+    IcestreamError,
+    IncompatibleTableError,
+    LedgerMismatchError,
+)
+from icestream.pipeline.crash import crash_point
+from icestream.table import TopicTable, WrittenFile
+
+MAX_TRIES = 10
+_PAUSE_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Files that hold the messages `start` to below `end`, and are in no table yet."""
+
+    files: tuple[WrittenFile, ...]
+    start: int
+    end: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    table: TopicTable
+    ours: bool
+    """Whether these files are in the table; else somebody else's are, of the same messages."""
+    conflicts: int
+
+
+def commit(table: TopicTable, pending: Pending) -> Outcome:
+    """Steps 1 to 3. Raises what keeps it from being known or done; the same call may be made again then."""
+    for conflicts in range(MAX_TRIES):
+        crash_point("before-commit")
+        try:
+            done = table.commit(pending.files, start=pending.start, end=pending.end, epoch=pending.epoch)
+        except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
+            table = reload(table)
+            if table.ledger.committed_offset != pending.start:
+                unknown = isinstance(error, CommitUnknownError) and _holds(table, pending.files)
+                return Outcome(table, unknown, conflicts + 1)
+            time.sleep(random.uniform(0.0, _PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
+        else:
+            crash_point("after-commit")
+            return Outcome(done, ours=True, conflicts=conflicts)
+    raise CommitConflictError(
+        f"others were faster {MAX_TRIES} times", operation="commit", place=str(table.name), remedy="it is tried again"
+    )
+
+
+def reload(table: TopicTable) -> TopicTable:
+    """The table as it is now, if it still is the same stream's."""
+    stream_id = table.ledger.stream_id
+    try:
+        found = table.refresh()
+        ledger = found.ledger
+    except IcestreamError:
+        raise
+    except Exception as error:
+        raise CatalogUnavailableError(
+            f"the catalog failed: {error}", operation="load table", place=str(table.name)
+        ) from error
+    if ledger.stream_id != stream_id:
+        raise IncompatibleTableError(
+            f"the table was made anew for the stream {ledger.stream_id}, the one before was {stream_id}",
+            operation="commit",
+            place=str(table.name),
+        )
+    return found
+
+
+def _holds(table: TopicTable, files: Sequence[WrittenFile]) -> bool:
+    """Whether the newest commit is the one whose outcome was not known; for the figures only."""
+    return bool(files) and table.ledger.committed_offset == files[-1].last_offset + 1

@@ -1,0 +1,302 @@
+"""One pass: plan from the ledgers, have Spark write, commit.
+
+With what a kill after each step leaves behind:
+
+1. open the tables of topics that are due, and plan from their ledgers. *Nothing, or an empty table.*
+2. one Spark job writes the ranges of all of them. *Files that nothing names.*
+3. commit table by table, in parallel; see `commit`. *Some topics are ahead of others, as always.*
+4. tell the broker, which looks into the tables itself. *It finds out by itself a little later.*
+
+A topic that fails rests, longer each time, with its reason in the figures, and the others go on. While the catalog is
+away, files that were written wait for their commit; nothing is written twice for it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import structlog
+
+from icestream.client import Client
+from icestream.config import Settings
+from icestream.model.errors import IcestreamError, TopicNotFoundError
+from icestream.model.names import TopicName
+from icestream.pipeline import plan
+from icestream.pipeline.commit import Outcome, Pending, commit
+from icestream.pipeline.crash import crash_point
+from icestream.pipeline.job import translate
+from icestream.pipeline.report import PassFigures
+from icestream.pipeline.state import TopicState
+from icestream.pipeline.topics import Topics
+from icestream.pipeline.write import Work, Written
+from icestream.table import Ledger, Tables, TopicTable
+
+_log = structlog.get_logger(__name__)
+_SMOOTHING = 0.3
+_MAX_OPENED_AT_ONCE = 256
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Ends = Mapping[TopicName, int]
+Allotted = Sequence[tuple[plan.Waiting, int]]
+
+
+class JobRunner(Protocol):
+    """What a pass needs of a Spark session."""
+
+    @property
+    def parallelism(self) -> int: ...
+
+    def run(self, parcels: Sequence[bytes], /) -> list[Written]: ...
+
+
+class Passes:
+    """Runs one pass after the other; not for several threads at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        tables: Tables,
+        spark: JobRunner,
+        topics: Topics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._tables = tables
+        self._spark = spark
+        self._clock = clock
+        self._limits = plan.Limits.of(settings)
+        self._pool = ThreadPoolExecutor(settings.pipeline.commit_threads, thread_name_prefix="commit")
+        self.topics = topics
+        self.seconds = 0.0
+        """How long a pass takes, smoothed."""
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def run(self, ends: Ends | None = None) -> PassFigures:
+        """Do what is due now. With `ends`, do everything below these offsets whatever its age, and nothing else."""
+        began = self._clock()
+        figures = PassFigures()
+        ready = [state for state in self.topics if self._is_ready(state, ends, began)]
+        self._commit_pending([state for state in ready if state.pending is not None], figures)
+        self._open([state for state in ready if state.table is None][:_MAX_OPENED_AT_ONCE], figures)
+        waiting = [found for state in ready if (found := self._waiting(state, ends)) is not None]
+        chosen = plan.allot(waiting, self._limits)
+        if chosen:
+            self._write_and_commit(chosen, figures)
+        figures.seconds = self._clock() - began
+        if chosen:
+            self.seconds += _SMOOTHING * (figures.seconds - self.seconds)
+        if figures.topics:
+            self._tell(figures)
+        if chosen:
+            self.topics.look(seen=began)
+            self.topics.release_tables(self._settings.pipeline.max_pass_topics)
+        return figures
+
+    def _is_ready(self, state: TopicState, ends: Ends | None, now: float) -> bool:
+        due = self.topics.due(state, self.seconds)
+        if ends is None or due is None:
+            return due is not None and due <= now
+        return state.backlog.topic in ends and state.rest.until <= now
+
+    def _waiting(self, state: TopicState, ends: Ends | None) -> plan.Waiting | None:
+        """What of a topic this pass may write."""
+        if state.table is None or state.pending is not None or state.rest.until > self._clock():
+            return None
+        if ends is not None:
+            return state.waiting(ends.get(state.backlog.topic, 0))
+        waiting = state.waiting()
+        if waiting is None or plan.due_at(waiting, self._limits, pass_seconds=self.seconds) > self._clock():
+            return None
+        return waiting
+
+    # Step 1
+
+    def _open(self, states: list[TopicState], figures: PassFigures) -> None:
+        def open_table(state: TopicState) -> TopicTable:
+            return self._tables.open(state.spec)
+
+        for state, result in zip(states, self._in_parallel(open_table, states), strict=True):
+            try:
+                if isinstance(result, IcestreamError):
+                    raise result
+                state.take(result)
+            except IcestreamError as error:
+                self._fail(state, error, figures)
+
+    def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[plan.Piece]:
+        """The chosen topics' pieces; a large one is cut by the broker, which knows where its bytes are."""
+        size = plan.piece_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
+        pieces: list[plan.Piece] = []
+        for topic, share in chosen:
+            count = plan.piece_count(topic, share, size)
+            if count == 1 and share == topic.nbytes:
+                pieces.append(plan.whole(topic))
+                continue
+            try:
+                ends = self._client.cut_range(
+                    topic.topic, topic.start, topic.end, piece_bytes=-(-share // count), max_pieces=count
+                )
+            except IcestreamError as error:
+                self._fail(self.topics[topic.topic], error, figures)
+            else:
+                pieces += plan.cut(topic, ends)
+        return pieces
+
+    # Steps 2 and 3
+
+    def _write_and_commit(self, chosen: Allotted, figures: PassFigures) -> None:
+        pieces = self._pieces(chosen, figures)
+        crash_point("after-plan")
+        began = self._clock()
+        written = self._translate(pieces)
+        figures.job_seconds = self._clock() - began
+        by_topic: dict[TopicName, list[Written]] = {}
+        for one in written:
+            by_topic.setdefault(one.topic, []).append(one)
+        done: list[TopicState] = []
+        for topic, ranges in by_topic.items():
+            state = self.topics[topic]
+            if self._take_written(state, sorted(ranges, key=lambda one: one.start), figures):
+                done.append(state)
+        self._commit_pending(done, figures)
+
+    def _translate(self, pieces: list[plan.Piece]) -> list[Written]:
+        """One job for all; a topic that has taken a worker down is not let near the others again."""
+        works = {topic: self._work(self.topics[topic]) for topic in {piece.topic for piece in pieces}}
+        alone = {topic for topic in works if self.topics[topic].crashed}
+        groups = [[piece for piece in pieces if piece.topic not in alone]]
+        groups += [[piece for piece in pieces if piece.topic == topic] for topic in sorted(alone)]
+        written: list[Written] = []
+        for group in filter(None, groups):
+            written += translate(plan.pack(group, self._spark.parallelism), works, self._spark.run)
+        return written
+
+    def _work(self, state: TopicState) -> Work:
+        assert state.table is not None
+        state.used_at = self._clock()
+        return Work(
+            broker=self._client.url,
+            topic=state.backlog.topic,
+            stream_id=state.backlog.stream_id,
+            writer=state.table.writer(),
+            max_memory_bytes=self._settings.writer.max_memory_bytes,
+        )
+
+    def _take_written(self, state: TopicState, ranges: list[Written], figures: PassFigures) -> bool:
+        """Make of a topic's ranges, as far as they follow on each other, what is to be committed."""
+        counted = figures.of(state.backlog.topic)
+        counted.translate_seconds += sum(one.seconds for one in ranges)
+        error = next((one.error for one in ranges if one.error is not None), None)
+        sound: list[Written] = []
+        for one in ranges:
+            if one.error is not None or (sound and one.start != sound[-1].end):
+                break
+            sound.append(one)
+        state.crashed = error is not None and error.code == "job_failed"
+        if error is not None:
+            self._fail(state, error, figures)
+        if not sound or sound[0].start != state.committed:
+            return False
+        counted.bytes += sum(one.nbytes for one in sound)
+        counted.lost += sum(one.lost for one in sound)
+        files = tuple(file for one in sound for file in one.files)
+        state.pending = Pending(files, sound[0].start, sound[-1].end, state.backlog.epoch)
+        return True
+
+    def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:
+        def commit_and_tell(state: TopicState) -> tuple[Outcome, float]:
+            assert state.pending is not None
+            began = self._clock()
+            table = state.table or self._tables.open(state.spec)
+            outcome = commit(table, state.pending)
+            seconds = self._clock() - began
+            self._hint(state, outcome.table)
+            return outcome, seconds
+
+        for state, result in zip(states, self._in_parallel(commit_and_tell, states), strict=True):
+            counted = figures.of(state.backlog.topic)
+            if isinstance(result, IcestreamError):
+                if not result.retryable:
+                    state.pending = state.table = None
+                self._fail(state, result, figures)
+                continue
+            (outcome, seconds), pending = result, state.pending
+            assert pending is not None
+            state.pending, state.table, state.committed = None, outcome.table, outcome.table.ledger.committed_offset
+            counted.commit_seconds += seconds
+            counted.conflicts += outcome.conflicts
+            if outcome.ours:
+                counted.commits += 1
+                counted.messages += sum(file.message_count for file in pending.files)
+                counted.files += len(pending.files)
+                counted.file_bytes += sum(file.bytes for file in pending.files)
+            if counted.error is None:
+                state.rest.end()
+
+    # Step 4
+
+    def _hint(self, state: TopicState, table: TopicTable) -> None:
+        """Tell the broker of a commit. It looks into the table by itself, so a hint that fails is no failure."""
+        backlog = state.backlog
+        try:
+            self._client.tell_committed(
+                backlog.topic, backlog.stream_id, table.ledger.committed_offset, table.snapshot_id
+            )
+        except IcestreamError as error:
+            _log.debug("a hint was not taken", topic=str(backlog.topic), error=str(error))
+
+    def _tell(self, figures: PassFigures) -> None:
+        now = self._clock()
+        for topic, counted in figures.topics.items():
+            try:
+                state = self.topics[topic]
+            except KeyError:
+                continue
+            counted.committed_offset = state.committed
+            counted.snapshot_id = state.table.snapshot_id if state.table is not None else None
+            counted.durable_end = state.backlog.durable_end
+            if state.rest.error is not None:
+                counted.retry_ms = max(0, round((state.rest.until - now) * 1000))
+        passed = {"passes": 1, "pass_seconds": figures.seconds}
+        try:
+            self._client.report_pass(passed, [counted.to_json() for counted in figures.topics.values()])
+        except IcestreamError as error:
+            _log.warning("a report was not taken", error=str(error))
+
+    def _fail(self, state: TopicState, error: IcestreamError, figures: PassFigures) -> None:
+        """Let a topic rest. One that is gone is forgotten."""
+        topic = state.backlog.topic
+        counted = figures.of(topic)
+        counted.failures += 1
+        counted.error = str(error)
+        state.rest.fail(error, self._clock())
+        _log.warning("a topic failed", topic=str(topic), error=str(error), failures=state.rest.failures)
+        if isinstance(error, TopicNotFoundError):
+            self._forget(state)
+
+    def _forget(self, state: TopicState) -> None:
+        """Leave a deleted topic alone. A table that was made for it meanwhile would be in the way of its successor."""
+        backlog = state.backlog
+        self.topics.forget(backlog.topic)
+        try:
+            table = self._tables.find(backlog.topic)
+            if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):
+                self._tables.drop(backlog.topic, backlog.stream_id)
+        except IcestreamError as error:
+            _log.warning("the empty table of a deleted topic may be left", topic=str(backlog.topic), error=str(error))
+
+    def _in_parallel(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result | IcestreamError]:
+        def attempt(item: Item) -> Result | IcestreamError:
+            try:
+                return action(item)
+            except IcestreamError as error:
+                return error
+            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this topic alone
+                _log.error("unexpected", exc_info=error)
+                return IcestreamError(f"{type(error).__name__}: {error}", operation="pipeline", retryable=True)
+
+        return list(self._pool.map(attempt, items))

@@ -1,0 +1,134 @@
+"""The driver's loop: look, wait until something is due, run a pass.
+
+What it guarantees: nothing is kept but what can be lost. A runner can be killed at any step, run twice, or moved; the
+tables' ledgers decide what is in and where to go on.
+
+How it learns of messages: the broker answers a question as soon as a topic moves, so the age of a message counts from
+its arrival. While messages wait for their time it asks at intervals, whether there are enough of them to go at once.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from icestream.client import Client
+from icestream.client.backoff import Backoff
+from icestream.config import Settings
+from icestream.model.errors import IcestreamError
+from icestream.model.names import TopicName
+from icestream.pipeline.one_pass import Ends, JobRunner, Passes
+from icestream.pipeline.report import PassFigures
+from icestream.pipeline.topics import Topics
+from icestream.table import Tables
+
+_log = structlog.get_logger(__name__)
+_IDLE_SECONDS = 0.5
+"""Longest wait for the broker's answer, and so about the longest until a request to stop is noticed."""
+_MAX_TRIES = 3
+"""How often a drain tries a topic that fails."""
+
+Progress = Callable[[int, int], None]
+"""Told how many messages are in tables, and how many shall be."""
+
+
+class Runner:
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        tables: Tables,
+        spark: JobRunner,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._poll_seconds = settings.pipeline.poll_interval_ms / 1000
+        self._clock = clock
+        self.topics = Topics(settings, client, clock)
+        self.passes = Passes(settings, client, tables, spark, self.topics, clock)
+
+    def run(self, stopping: threading.Event) -> None:
+        """Go on until told to stop; a pass that has begun is finished."""
+        backoff = Backoff()
+        while not stopping.is_set():
+            try:
+                self._wait(stopping)
+                if not stopping.is_set():
+                    self.passes.run()
+                backoff.reset()
+            except IcestreamError as error:
+                if not error.retryable:
+                    raise
+                _log.warning("the broker cannot be asked", error=str(error))
+                stopping.wait(backoff.next())
+
+    def _wait(self, stopping: threading.Event) -> None:
+        """Return when something is due, after a last look so that the pass takes all that is there."""
+        while not stopping.is_set():
+            due = self.topics.next_due(self.passes.seconds)
+            left = _IDLE_SECONDS if due is None else due - self._clock()
+            if left <= 0:
+                self.topics.look()
+                return
+            if due is None:
+                self.topics.look(wait_seconds=left)
+            else:
+                stopping.wait(min(left, self._poll_seconds))
+                self.topics.look()
+
+    def drain(self, stopping: threading.Event, progress: Progress = lambda _done, _all: None) -> PassFigures:
+        """Write everything that is durable now, and return the figures; a topic that keeps failing has its error there.
+
+        What is published meanwhile is not waited for.
+        """
+        self.topics.look_at_all()
+        ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
+        total = PassFigures()
+        while not stopping.is_set():
+            progress(self._done(ends), sum(ends.values()))
+            left = self._left(ends)
+            resting = [state.rest.until for state in self.topics if state.backlog.topic in left]
+            if not resting:
+                break
+            if stopping.wait(max(0.0, min(resting) - self._clock())):
+                break
+            total.add(self.passes.run(ends))
+        self._note_unreadable(total)
+        return total
+
+    def _done(self, ends: Ends) -> int:
+        known = [
+            (ends[state.backlog.topic], state.committed or 0) for state in self.topics if state.backlog.topic in ends
+        ]
+        return sum(min(end, committed) for end, committed in known)
+
+    def _left(self, ends: Ends) -> set[TopicName]:
+        """The topics that have not reached their end and may still do so."""
+        return {
+            state.backlog.topic
+            for state in self.topics
+            if (state.committed or 0) < ends.get(state.backlog.topic, 0)
+            and state.backlog.error is None
+            and state.rest.failures < (_MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1)
+        }
+
+    def _note_unreadable(self, total: PassFigures) -> None:
+        for state in self.topics:
+            if state.backlog.error is not None:
+                figures = total.of(state.backlog.topic)
+                figures.failures += 1
+                figures.error = state.backlog.error
+
+    def close(self) -> None:
+        self.passes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

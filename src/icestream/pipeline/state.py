@@ -1,0 +1,125 @@
+"""What the driver remembers of a topic between passes. All of it can be lost: the truth is in the table."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from icestream.client.admin import decode_schema
+from icestream.client.pipeline import TopicBacklog
+from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError
+from icestream.model.messages import STREAM_SCHEMA, stream_schema
+from icestream.pipeline.commit import Pending
+from icestream.pipeline.plan import Waiting
+from icestream.table import TableSpec, TopicTable
+
+
+@dataclass
+class Rest:
+    """A topic that failed is left alone for a while, longer each time."""
+
+    first_seconds: float
+    limit_seconds: float
+    failures: int = 0
+    until: float = 0.0
+    error: IcestreamError | None = None
+
+    def fail(self, error: IcestreamError, now: float) -> None:
+        """An error that trying again cannot heal waits the longest time at once: somebody has to act first."""
+        self.failures += 1
+        growing = self.first_seconds * (1 << min(self.failures - 1, 30))
+        self.until = now + (min(growing, self.limit_seconds) if error.retryable else self.limit_seconds)
+        self.error = error
+
+    def end(self) -> None:
+        self.failures, self.until, self.error = 0, 0.0, None
+
+
+@dataclass
+class TopicState:
+    backlog: TopicBacklog
+    rest: Rest
+    since: float
+    """When messages that wait were first seen; meaningless while none wait."""
+    table: TopicTable | None = None
+    committed: int | None = None
+    """Of the table's ledger as last seen; none before the table was opened."""
+    pending: Pending | None = None
+    """Written, but not committed because the catalog was away."""
+    used_at: float = 0.0
+    """When messages of it were last handed to a job."""
+    crashed: bool = False
+    """The last try took a worker with it: the topic gets a job of its own."""
+
+    def update(self, backlog: TopicBacklog, seen: float) -> None:
+        """Take in what the broker says; `seen` is the earliest time at which new messages can have come."""
+        if backlog.durable_end > self.backlog.durable_end and not self.waits:
+            self.since = seen
+        if backlog.schema != self.backlog.schema:
+            self.table = None
+            self.rest.end()
+        self.backlog = backlog
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages wait, as far as is known without having seen the table."""
+        return self.backlog.durable_end > (self.committed or 0)
+
+    @property
+    def spec(self) -> TableSpec:
+        backlog = self.backlog
+        return TableSpec(
+            topic=backlog.topic,
+            stream_id=backlog.stream_id,
+            epoch=backlog.epoch,
+            schema=_schema(backlog.schema),
+            partition_by=backlog.partition_by,
+            sort_by=backlog.sort_by,
+        )
+
+    def take(self, table: TopicTable) -> None:
+        """Use a newly loaded state of the table; raises when log and table do not fit together."""
+        self.table, self.committed = table, table.ledger.committed_offset
+        backlog = self.backlog
+        if self.committed < backlog.start_offset:
+            raise OffsetOutOfRangeError(
+                f"the table ends at {self.committed} and the log begins at {backlog.start_offset}: "
+                "the messages between are in neither",
+                operation="plan",
+                place=str(backlog.topic),
+                remedy="restore the table that held them, or delete the topic",
+            )
+        if self.committed > backlog.durable_end:
+            raise DamagedError(
+                f"the table holds messages up to {self.committed}, the log ends at {backlog.durable_end}: "
+                "the log is not the one that the table was written from",
+                operation="plan",
+                place=str(backlog.topic),
+                remedy="restore the log, or delete the topic",
+            )
+
+    def waiting(self, end: int | None = None) -> Waiting | None:
+        """What waits, up to `end`; none before the table was opened."""
+        if self.committed is None:
+            return None
+        backlog = self.backlog
+        end = backlog.durable_end if end is None else min(end, backlog.durable_end)
+        if end <= self.committed:
+            return None
+        held = backlog.durable_end - backlog.start_offset
+        share = (end - self.committed) / held if held else 1.0
+        return Waiting(
+            topic=backlog.topic,
+            start=self.committed,
+            end=end,
+            nbytes=max(1, round(backlog.nbytes * min(1.0, share))),
+            since=self.since,
+            served=self.used_at,
+            suspect=self.rest.failures > 0,
+        )
+
+
+@lru_cache(maxsize=256)
+def _schema(text: str | None) -> pa.Schema:
+    body = decode_schema(text)
+    return STREAM_SCHEMA if body is None else stream_schema(body)

@@ -1,0 +1,34 @@
+"""The process that Spark forks its Python workers from, with everything imported that tasks need.
+
+Spark starts it by name (`spark.python.daemon.module`). A fork of it is ready at once, where a plain worker would import
+for seconds, and again whenever Spark has let idle workers go.
+
+Spark puts archives (its own Python code, its core jar) on the path of workers and has Python forget what it knows of
+the path before each task; reading the archives' directories anew took longer than a small task itself. They are taken
+off the path where the same code is installed as plain files.
+"""
+
+import gc
+import importlib.util
+import os
+import sys
+
+
+def leave_archives() -> None:
+    """Take archives off the path, unless Spark's code can be found nowhere else."""
+    plain = [entry for entry in sys.path if not os.path.isfile(entry)]  # noqa: PTH113 - entries need not be paths
+    everything, sys.path[:] = list(sys.path), plain
+    sys.path_importer_cache.clear()
+    if importlib.util.find_spec("pyspark") is None:
+        sys.path[:] = everything
+
+
+if __name__ == "__main__":
+    leave_archives()
+    from pyspark.daemon import manager  # only now: with the archives on the path it would come from there
+
+    import icestream.pipeline.write  # noqa: F401 - imported for those that are forked
+
+    gc.collect()
+    gc.freeze()  # workers collect garbage after each task; what is here now will never be any
+    manager()  # type: ignore[no-untyped-call]

@@ -1,0 +1,185 @@
+"""Follows the topics' tables: reads their committed offsets from the catalog, and tells those who wait for them.
+
+The pipeline says when it has committed, but only what the catalog says is believed: publishers are told `table`, and
+segments are deleted, by what was read back. Without hints every topic whose table is behind its log, or not known yet,
+is looked at now and then. A catalog that is away delays all this and nothing else.
+
+The Iceberg library is imported, and the catalog opened, by the first look: it takes a second that a broker without
+tables need not spend.
+"""
+
+import threading
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import structlog
+
+from icestream.config import Settings
+from icestream.model.clock import now_us
+from icestream.model.errors import IcestreamError, OverloadedError, UnavailableError
+from icestream.model.names import TopicName
+from icestream.storage.committed import Committed
+from icestream.storage.topic import Topic
+
+if TYPE_CHECKING:
+    from icestream.table import Tables
+
+MAX_WAITERS_PER_TOPIC = 100_000
+_MAX_SHARE = 0.2
+_log = structlog.get_logger(__name__)
+
+Waiter = Callable[[Committed | IcestreamError], None]
+
+
+class TableWatch:
+    def __init__(self, settings: Settings, topics: Callable[[], list[Topic]], on_poll: Callable[[], None]) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._on_poll = on_poll
+        self._interval_seconds = settings.reader.poll_interval_ms / 1000
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._hinted: set[TopicName] = set()
+        self._waiters: dict[Topic, list[tuple[int, int, Waiter]]] = {}
+        self._numbers = count()
+        self._closed = False
+        self._catalog_error: str | None = None
+        self._opening = threading.Lock()
+        self._opened: Tables | None = None
+        self._thread = threading.Thread(target=self._run, name="table-watch", daemon=True)
+
+    @property
+    def tables(self) -> "Tables":
+        with self._opening:
+            if self._opened is None:
+                from icestream.table import Tables  # noqa: PLC0415 - see above
+
+                self._opened = Tables(self._settings)
+            return self._opened
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Those who still wait are told that the broker stops."""
+        with self._lock:
+            self._closed = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            waiting, self._waiters = self._waiters, {}
+        for topic, waiters in waiting.items():
+            for _, _, waiter in waiters:
+                waiter(UnavailableError("the broker is stopping", place=str(topic.name), remedy="connect again"))
+        if self._opened is not None:
+            self._opened.close()
+
+    def hint(self, name: TopicName) -> None:
+        """Look at this topic's table now."""
+        with self._lock:
+            self._hinted.add(name)
+            self._wake.notify_all()
+
+    def when_committed(self, topic: Topic, end: int, waiter: Waiter) -> None:
+        """Call `waiter` once all messages below `end` are in the table, or it is certain that they will not be.
+
+        It is called by the watching thread, or at once by this one, and must be quick.
+        """
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("the broker is stopping", place=str(topic.name), remedy="connect again")
+            committed = topic.committed
+            if not committed.covers(end):
+                waiters = self._waiters.setdefault(topic, [])
+                if len(waiters) >= MAX_WAITERS_PER_TOPIC:
+                    raise OverloadedError(
+                        f"{len(waiters)} callers wait for the table already", place=str(topic.name), remedy="try later"
+                    )
+                heappush(waiters, (end, next(self._numbers), waiter))
+                return
+        waiter(committed)
+
+    def wait(self, topic: Topic, end: int, timeout_seconds: float) -> Committed | None:
+        """Wait until all messages below `end` are in the table; None when the time was up before."""
+        told = threading.Event()
+        results: list[Committed | IcestreamError] = []
+
+        def tell(result: Committed | IcestreamError) -> None:
+            results.append(result)
+            told.set()
+
+        self.when_committed(topic, end, tell)
+        if not told.wait(timeout_seconds):
+            self._forget(topic, tell)
+        if not results:
+            return None
+        if isinstance(results[0], IcestreamError):
+            raise results[0]
+        return results[0]
+
+    def deleted(self, topic: Topic) -> None:
+        """Nobody needs to wait for this topic any more."""
+        with self._lock:
+            waiters = self._waiters.pop(topic, [])
+        for _, _, waiter in waiters:
+            waiter(topic.gone())
+
+    def _forget(self, topic: Topic, waiter: Waiter) -> None:
+        with self._lock:
+            kept = [entry for entry in self._waiters.get(topic, []) if entry[2] is not waiter]
+            if kept:
+                self._waiters[topic] = sorted(kept)
+            else:
+                self._waiters.pop(topic, None)
+
+    def _run(self) -> None:
+        poll_at = monotonic() + self._interval_seconds
+        while True:
+            with self._lock:
+                self._wake.wait_for(lambda: self._closed or self._hinted, max(0.0, poll_at - monotonic()))
+                if self._closed:
+                    return
+                hinted, self._hinted = self._hinted, set()
+            started = monotonic()
+            polling = started >= poll_at
+            if polling:
+                self._on_poll()
+            for topic in self._topics():
+                if topic.name in hinted or (polling and self._is_behind(topic)):
+                    self._look(topic)
+            if polling:
+                poll_at = monotonic() + max(self._interval_seconds, (monotonic() - started) / _MAX_SHARE)
+
+    def _is_behind(self, topic: Topic) -> bool:
+        log = topic.opened_log
+        return log is not None and not topic.committed.covers(max(1, log.durable_end))
+
+    def _look(self, topic: Topic) -> None:
+        try:
+            found = self.tables.find(topic.name)
+        except IcestreamError as error:
+            if str(error) != self._catalog_error:
+                self._catalog_error = str(error)
+                _log.warning("the catalog cannot be read", topic=str(topic.name), error=str(error))
+            return
+        self._catalog_error = None
+        if found is None or found.ledger.stream_id != topic.record.stream_id:
+            self._show(topic, Committed(0, None, now_us()))
+        else:
+            self._show(topic, Committed(found.ledger.committed_offset, found.snapshot_id, now_us()))
+
+    def _show(self, topic: Topic, committed: Committed) -> None:
+        reached: list[Waiter] = []
+        with self._lock:
+            topic.committed = committed
+            waiters = self._waiters.get(topic, [])
+            while waiters and committed.covers(waiters[0][0]):
+                reached.append(heappop(waiters)[2])
+            if not waiters:
+                self._waiters.pop(topic, None)
+        for waiter in reached:
+            waiter(committed)

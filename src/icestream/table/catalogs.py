@@ -1,0 +1,155 @@
+"""One factory for the catalogs: SQL (SQLite, PostgreSQL), REST, Glue, memory.
+
+What the settings say about the catalog and the object store becomes properties of the catalog library; those in
+`catalog.properties` win. Credentials that the settings do not give come from the environment, as each library finds
+them. No error text holds a property's value.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+from pyiceberg.catalog import Catalog
+
+from icestream.config import Settings
+from icestream.model.errors import CatalogUnavailableError, IcestreamError, InvalidRequestError
+from icestream.table.files import IMPLEMENTATION
+
+_MAX_REASON = 300
+_HIDDEN = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s\"')]*")  # in an address: what is before the host, and the query
+
+
+def catalog_properties(settings: Settings) -> dict[str, str]:
+    """What the catalog library is told."""
+    catalog = settings.catalog
+    properties = {"type": catalog.type, "py-io-impl": IMPLEMENTATION, **_object_store(settings)}
+    if catalog.type == "sql":
+        from icestream.table.sql import database_uri  # noqa: PLC0415 - costly, and of no use to writing tasks
+
+        properties["uri"] = database_uri(str(catalog.uri))
+        properties["pool_pre_ping"] = "true"
+    elif catalog.uri is not None:
+        properties["uri"] = catalog.uri
+    if (warehouse := warehouse_location(settings)) is not None:
+        properties["warehouse"] = warehouse
+    if catalog.type == "rest":
+        properties["scan-planning-mode"] = catalog.scan_planning
+    if catalog.type == "glue":
+        properties.update(_glue(settings))
+    return {**properties, **catalog.properties}
+
+
+def warehouse_location(settings: Settings) -> str | None:
+    """The warehouse as a URI; a path becomes absolute, so that it means the same in every process."""
+    warehouse, store = settings.catalog.warehouse, settings.object_store
+    if warehouse is None:
+        return f"s3://{store.bucket}" if settings.catalog.type == "glue" and store.bucket else None
+    if settings.catalog.type == "rest" or "://" in warehouse:
+        return warehouse
+    return f"file://{Path(warehouse).absolute()}"
+
+
+def open_catalog(settings: Settings) -> Catalog:
+    """A catalog that threads can share; it keeps and reuses its connections."""
+    try:
+        properties = catalog_properties(settings)
+        return _open(settings.catalog.type, settings.catalog.name, properties)
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            f"a {settings.catalog.type} catalog needs the package {error.name}",
+            operation="open catalog",
+            remedy=f"install {error.name}",
+        ) from error
+    except Exception as error:
+        raise CatalogUnavailableError(
+            f"the {settings.catalog.type} catalog cannot be opened: {reason(error)}",
+            operation="open catalog",
+            place=place(settings),
+        ) from error
+
+
+def _open(kind: str, name: str, properties: dict[str, str]) -> Catalog:
+    # Each catalog's library is imported for those who have such a catalog: some are costly, some are not installed.
+    match kind:
+        case "rest":
+            from pyiceberg.catalog.rest import RestCatalog  # noqa: PLC0415
+
+            return RestCatalog(name, **properties)
+        case "glue":
+            from pyiceberg.catalog.glue import GlueCatalog  # noqa: PLC0415
+
+            return GlueCatalog(name, **properties)
+    from icestream.table.sql import MemoryCatalog, make_folder, open_sql  # noqa: PLC0415
+
+    if kind == "memory":
+        return MemoryCatalog(name, **properties)
+    make_folder(properties["uri"])
+    return open_sql(name, properties)
+
+
+def place(settings: Settings) -> str:
+    """Where the catalog is, for error texts: without user, password or query."""
+    uri = settings.catalog.uri
+    if uri is None:
+        return f"catalog {settings.catalog.name}"
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{(parts.netloc or '').rpartition('@')[2]}{parts.path}"
+
+
+def reason(error: BaseException) -> str:
+    """A short text for a library's error, without what addresses hold beside the place: users, passwords, tokens."""
+    cause = getattr(error, "orig", error)  # SQL errors have one, and would repeat statement and parameters themselves
+    first = _HIDDEN.sub("", str(cause).strip().partition("\n")[0])[:_MAX_REASON]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+@contextmanager
+def reporting(operation: str, where: str) -> Iterator[None]:
+    """What the catalog or the tables' store raises, as an error that says where, and that it may pass."""
+    try:
+        yield
+    except IcestreamError:
+        raise
+    except Exception as error:
+        raise CatalogUnavailableError(
+            f"the catalog or its store failed: {reason(error)}", operation=operation, place=where
+        ) from error
+
+
+def _object_store(settings: Settings) -> dict[str, str]:
+    store = settings.object_store
+    properties: dict[str, str | None] = {}
+    if store.type == "s3":
+        properties = {
+            "s3.endpoint": store.endpoint,
+            "s3.region": store.region or ("us-east-1" if store.endpoint else None),
+            "s3.access-key-id": _shown(store.access_key),
+            "s3.secret-access-key": _shown(store.secret_key),
+            "s3.session-token": _shown(store.session_token),
+            # Without an endpoint the client addresses by host name anyway.
+            "s3.force-virtual-addressing": "true" if store.endpoint and not store.path_style else None,
+        }
+    elif store.type == "gcs":
+        properties = {"gcs.service.host": store.endpoint}
+    elif store.type == "azblob":
+        properties = {"adls.account-name": store.account_name, "adls.account-key": _shown(store.account_key)}
+    return {key: value for key, value in properties.items() if value is not None}
+
+
+def _glue(settings: Settings) -> dict[str, str]:
+    store = settings.object_store
+    found = {
+        "glue.endpoint": settings.catalog.uri,
+        "glue.region": store.region,
+        "glue.access-key-id": _shown(store.access_key),
+        "glue.secret-access-key": _shown(store.secret_key),
+        "glue.session-token": _shown(store.session_token),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _shown(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

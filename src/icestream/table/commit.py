@@ -1,0 +1,158 @@
+"""One commit: files and ledger together, or nothing.
+
+Not through the library's transactions: they retry a conflicting commit by themselves, rebased and with the same
+properties, and so would let a stale writer move the ledger back. Here a commit names the state it was planned on, and
+the catalog refuses it if that is no longer the table's.
+
+1. check the plan against the loaded ledger. *Nothing is written.*
+2. write the manifest of the new files, merged manifests, and the manifest list. *After a crash: files that nothing
+   names; orphan clean-up removes them and the data files.*
+3. one catalog commit, required to find the same table and the same snapshot: add the snapshot, make it the main
+   branch's, set the ledger, drop the oldest snapshots. *After a crash, or when the answer is lost: it happened or it
+   did not, and the ledger says which. Nothing is removed before somebody has read it.*
+4. hand what no snapshot names any more to be removed after a while. *After a crash: orphan clean-up removes it.*
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import (
+    CHANGED_PARTITION_COUNT_PROP,
+    Operation,
+    Snapshot,
+    Summary,
+    UpdateMetrics,
+    ancestors_of,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from icestream.config import TableSettings
+from icestream.model.errors import CommitConflictError, CommitUnknownError
+from icestream.table.catalogs import reason
+from icestream.table.ledger import Ledger
+from icestream.table.manifests import ManifestWriters
+from icestream.table.written import WrittenFile
+
+MAX_EXPIRED_AT_ONCE = 20
+"""Most snapshots that one commit drops: a long history shrinks over several commits instead of stopping one."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    response: CommitTableResponse
+    manifests: tuple[ManifestFile, ...]
+    expired: tuple[Snapshot, ...]
+
+
+def commit_files(
+    table: Table,
+    manifests: Sequence[ManifestFile],
+    files: Sequence[WrittenFile],
+    ledger: Ledger,
+    settings: TableSettings,
+) -> Committed:
+    """Append `files` to the state `table`, whose current snapshot has `manifests`, and set `ledger`: steps 2 and 3."""
+    metadata = table.metadata
+    parent_id = metadata.current_snapshot_id
+    snapshot_id = metadata.new_snapshot_id()
+    sequence_number = metadata.next_sequence_number()
+    writers = ManifestWriters(metadata, table.io, snapshot_id)
+    now = [*writers.added(files), *writers.compacted(manifests, settings.manifest_merge_count)]
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent_id,
+            "sequence-number": sequence_number,
+            "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
+            "manifest-list": writers.write_list(now, parent_id, sequence_number),
+            "summary": _summary(metadata, files, ledger),
+            "schema-id": metadata.current_schema_id,
+        }
+    )
+    main = {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
+    updates: list[TableUpdate] = [
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate.model_validate(main),
+        SetPropertiesUpdate(updates=ledger.to_properties()),
+    ]
+    expired = _expire(table, settings.max_snapshots)
+    if expired:
+        ids = [old.snapshot_id for old in expired]
+        updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids}))
+    requirements: list[TableRequirement] = [
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": parent_id}),
+    ]
+    response = send(table, tuple(requirements), tuple(updates))
+    return Committed(response, tuple(now), tuple(expired))
+
+
+def send(
+    table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+) -> CommitTableResponse:
+    """Step 3. Only a refusal is a refusal; after any other error the outcome is not known."""
+    place = ".".join(table.name())
+    try:
+        return table.catalog.commit_table(table, requirements, updates)
+    except (CommitFailedException, NoSuchTableError) as error:
+        raise CommitConflictError(
+            f"the table has changed since it was loaded: {reason(error)}",
+            operation="commit",
+            place=place,
+            remedy="load the table again and plan from its ledger",
+        ) from error
+    except Exception as error:
+        raise CommitUnknownError(
+            f"the catalog did not answer as expected, so the commit may have happened: {reason(error)}",
+            operation="commit",
+            place=place,
+            remedy="keep all files, load the table again and look at its ledger",
+        ) from error
+
+
+def expirable(metadata: TableMetadata, max_snapshots: int) -> list[Snapshot]:
+    """Of a main branch that is full, a few of the oldest snapshots, without those that a branch or tag names."""
+    line = list(ancestors_of(metadata.current_snapshot(), metadata))
+    if len(line) < max_snapshots:
+        return []
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    count = max(1, min(MAX_EXPIRED_AT_ONCE, max_snapshots // 5)) + len(line) - max_snapshots
+    oldest = [snapshot for snapshot in reversed(line[1:]) if snapshot.snapshot_id not in named]
+    return oldest[: min(count, MAX_EXPIRED_AT_ONCE)]
+
+
+def _expire(table: Table, max_snapshots: int) -> list[Snapshot]:
+    """The snapshots that this commit drops. A tag that was set since the table was loaded is looked for first."""
+    if not (found := expirable(table.metadata, max_snapshots)):
+        return []
+    refs = table.catalog.load_table(table.name()).metadata.refs
+    named = {ref.snapshot_id for ref in refs.values()}
+    return [snapshot for snapshot in found if snapshot.snapshot_id not in named]
+
+
+def _summary(metadata: TableMetadata, files: Sequence[WrittenFile], ledger: Ledger) -> Summary:
+    """Counts, totals and the ledger. Partitions are counted and not named: their values can have any length."""
+    metrics = UpdateMetrics()
+    for file in files:
+        metrics.add_file(file.data_file)
+    partitions = {(file.spec_id, file.data_file.partition) for file in files if len(file.data_file.partition)}
+    changed = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))} if partitions else {}
+    parent = metadata.current_snapshot()
+    summary = Summary(Operation.APPEND, **metrics.to_dict(), **changed, **ledger.to_properties())
+    return update_snapshot_summaries(summary, parent.summary if parent else None)

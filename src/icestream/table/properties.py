@@ -1,0 +1,50 @@
+"""The properties of a new table.
+
+Iceberg's own ones make every engine keep the layout: codec, file size, few statistics, few old metadata files. The
+statistics are what readers plan by: full bounds for the envelope, none for payloads and counts alone for other long
+values, so that no message's bytes are repeated in manifests.
+"""
+
+import pyarrow.types as kinds
+
+from icestream.config import TableSettings
+from icestream.table.ledger import Ledger
+from icestream.table.schema import Columns, encode_schema
+
+STREAM_SCHEMA = "icestream.stream-schema"
+"""The topic's stream schema: an Arrow IPC schema message in base 64."""
+SORT_BY = "icestream.sort-by"
+"""The columns that row groups are sorted by, one a line."""
+
+FORMAT_VERSION = "2"
+_BOUND_LENGTH = 64
+_METRICS = "write.metadata.metrics.column."
+_ENVELOPE_COLUMNS = 4
+_LEVELS = {"zstd": 22, "gzip": 9}
+
+
+def new_table_properties(
+    settings: TableSettings, columns: Columns, ledger: Ledger, sort_by: tuple[str, ...]
+) -> dict[str, str]:
+    properties = {
+        "format-version": FORMAT_VERSION,
+        "write.format.default": "parquet",
+        "write.parquet.compression-codec": "uncompressed" if settings.compression == "none" else settings.compression,
+        "write.target-file-size-bytes": str(settings.target_file_bytes),
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": str(settings.metadata_versions),
+        "write.metadata.metrics.default": f"truncate({_BOUND_LENGTH})",
+        STREAM_SCHEMA: encode_schema(columns.stream),
+        **ledger.to_properties(),
+    }
+    if settings.compression in _LEVELS:
+        level = min(settings.compression_level, _LEVELS[settings.compression])
+        properties["write.parquet.compression-level"] = str(level)
+    if sort_by:
+        properties[SORT_BY] = "\n".join(sort_by)
+    for number, field in enumerate(columns.fields()):
+        if number < _ENVELOPE_COLUMNS:
+            properties[_METRICS + field.name] = "full"
+        elif field.name == "payload" and kinds.is_binary(field.type):
+            properties[_METRICS + field.name] = "none"
+    return properties

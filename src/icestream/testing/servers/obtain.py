@@ -1,0 +1,96 @@
+"""What each server needs on this machine: whether it is there, and how it is obtained."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from icestream.model.errors import IcestreamError
+from icestream.pipeline.cache import NotInstalledError, Report, silent
+from icestream.pipeline.jars import JARS, Jar, ensure_jars, obtain_jars
+from icestream.pipeline.java import java_home, spark_home
+from icestream.testing.servers import moto
+from icestream.testing.servers.postgres import find_postgres, obtain_postgres
+from icestream.testing.servers.rest_jars import REST_SERVER_JARS
+from icestream.testing.servers.s3 import find_versitygw, obtain_versitygw
+
+
+@dataclass(frozen=True)
+class Server:
+    """`missing` says what lacks, without asking any network; `obtain` gets it or raises."""
+
+    missing: Callable[[], str | None]
+    obtain: Callable[[Report], None]
+
+
+def missing(name: str) -> str | None:
+    """Why a server of `SERVERS` cannot run here, or None if it can."""
+    return SERVERS[name].missing()
+
+
+def obtain(name: str, report: Report = silent) -> None:
+    """Get what a server of `SERVERS` needs into the cache folder."""
+    SERVERS[name].obtain(report)
+
+
+def _missing_java() -> str | None:
+    try:
+        spark_home(), java_home()
+    except IcestreamError as error:
+        return str(error)
+    return None
+
+
+def _missing_jars(jars: tuple[Jar, ...]) -> str | None:
+    lacking = [jar.coordinates.file_name for jar in jars if not jar.path.exists()]
+    return _missing_java() or (f"{len(lacking)} jars were not fetched, {lacking[0]} among them" if lacking else None)
+
+
+def _missing_moto() -> str | None:
+    return None if moto.is_installed() else "moto's server is not installed"
+
+
+def _missing_s3() -> str | None:
+    return None if find_versitygw() else _missing_moto()
+
+
+def _missing_postgres() -> str | None:
+    return None if find_postgres() else "there is no PostgreSQL"
+
+
+def _obtain_java(report: Report) -> None:
+    report(f"Java is {java_home()}, Spark is {spark_home()}")
+
+
+def _obtain_moto(report: Report) -> None:
+    del report
+    if reason := _missing_moto():
+        raise NotInstalledError(reason, remedy="pip install 'moto[glue,s3]' flask flask-cors")
+
+
+def _obtain_s3(report: Report) -> None:
+    try:
+        report(f"versitygw is {obtain_versitygw(report)}")
+    except NotInstalledError as error:
+        _obtain_moto(report)
+        report(f"moto's server it is: {error}")
+
+
+def _obtain_postgres(report: Report) -> None:
+    report(f"PostgreSQL is in {obtain_postgres(report)}")
+
+
+def _obtain_rest_jars(report: Report) -> None:
+    obtain_jars(REST_SERVER_JARS, report)
+
+
+def _obtain_iceberg_jars(report: Report) -> None:
+    ensure_jars(JARS, report)
+
+
+SERVERS: Mapping[str, Server] = {
+    "spark": Server(_missing_java, _obtain_java),
+    "iceberg-jars": Server(lambda: _missing_jars(tuple(JARS.values())), _obtain_iceberg_jars),
+    "rest-catalog": Server(lambda: _missing_jars(REST_SERVER_JARS), _obtain_rest_jars),
+    "glue": Server(_missing_moto, _obtain_moto),
+    "postgres": Server(_missing_postgres, _obtain_postgres),
+    "s3": Server(_missing_s3, _obtain_s3),
+}
