@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.synced
 UV_VERSION := 0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fast fault soak mutants bench docs lock format clean
+.PHONY: help setup servers demo test check fast fault soak mutants bench docs lock format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ $(STAMP): requirements.lock pyproject.toml | $(UV)
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
+servers: setup ## obtain the servers and jars that tests need into the cache folder (quick when they are there)
+	@$(BIN)/python dev/ensure_servers.py
+
 demo: setup ## the whole story on this machine, with embedded defaults
 	@$(BIN)/icestream demo
 
@@ -39,20 +42,21 @@ check: setup ## lint, types, layers, dependencies
 	@echo "check: layers"    && PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	@echo "check: deptry"    && $(BIN)/deptry src
 
-fast: setup ## unit, property, conformance and integration tests
+fast: setup servers ## unit, property, conformance and integration tests
 	@$(BIN)/pytest tests/unit tests/conformance tests/property tests/integration
 
-fault: setup ## crashes, power cuts, full disks, whole processes
+fault: setup servers ## crashes, power cuts, full disks, whole processes
 	@$(BIN)/pytest tests/fault tests/e2e
 
-soak: setup ## the long fault and load runs (ICESTREAM_SOAK=1 widens every seeded test)
+soak: setup servers ## the long fault and load runs (ICESTREAM_SOAK=1 widens every seeded test)
 	@ICESTREAM_SOAK=1 $(BIN)/pytest tests/property tests/fault tests/e2e
 
 mutants: setup ## remove a safeguard at a time and see a test fail
 	@$(BIN)/python dev/mutants.py
 
 bench: setup ## measure this machine: floors and icestream side by side
-	@$(BIN)/icestream bench ack && $(BIN)/icestream bench produce && $(BIN)/icestream bench fanout
+	@$(BIN)/icestream bench ack && $(BIN)/icestream bench produce && $(BIN)/icestream bench fanout \
+	    && $(BIN)/icestream bench pipeline
 
 docs: setup ## build the documentation into docs/_build/html
 	@$(BIN)/icestream config docs > docs/settings.md

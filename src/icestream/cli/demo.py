@@ -18,13 +18,16 @@ from icestream.cli.common import json_option, print_json
 from icestream.cli.content import PAYLOAD_BYTES
 from icestream.cli.display import console, table
 from icestream.cli.formatting import count_text, duration_text, size_text
+from icestream.config import Settings
 from icestream.testing.broker_process import BrokerProcess
 
 _STEPS = {
     "publish": "publish, with durable acknowledgements",
     "live": "consume live",
     "replay": "replay from offset 0",
+    "table": "Spark commits to Iceberg, and the table is read",
 }
+_FLUSH_INTERVAL_MS = 500
 _TERMINATED = 143
 
 
@@ -36,14 +39,17 @@ _TERMINATED = 143
 def command(messages: int, data: Path | None, keep: bool, as_json: bool) -> None:
     """Show the whole story on this machine, and verify it.
 
-    Starts a broker, publishes messages while a consumer follows, kills the broker with `kill -9` in between, replays
-    everything, and compares counts, order and checksums. Exit code 0 only if all of them match.
+    Starts a broker with its Spark pipeline, publishes messages while a consumer follows, kills the broker with
+    `kill -9` in between, replays everything, waits until it is in the Iceberg table, reads the table, and compares
+    counts, order and checksums. Exit code 0 only if all of them match.
     """
     signal.signal(signal.SIGTERM, _leave)
     out = console()
-    with _directory(data, keep=keep) as directory, BrokerProcess(directory) as broker:
+    with _directory(data, keep=keep) as directory, _broker(directory) as broker:
+        if not as_json:
+            out.print("The broker runs. Spark starts beside it …")
         with _progress(out, messages, hidden=as_json) as progress:
-            figures = story.Story(broker, messages, progress).run()
+            figures = story.Story(broker, Settings(data_dir=directory), messages, progress).run()
         stored = sum(path.stat().st_size for path in (directory / "wal").rglob("*.log"))
         kept = directory if keep or data is not None else None
         if as_json:
@@ -52,6 +58,11 @@ def command(messages: int, data: Path | None, keep: bool, as_json: bool) -> None
             _show(out, figures, stored, kept)
     if not figures.ok:
         raise click.exceptions.Exit(1)
+
+
+def _broker(directory: Path) -> BrokerProcess:
+    flush = {"ICESTREAM_WRITER__FLUSH_INTERVAL_MS": str(_FLUSH_INTERVAL_MS)}
+    return BrokerProcess(directory, pipeline=True, environ=flush)
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:
@@ -103,6 +114,8 @@ def _figure_rows(figures: story.Figures, stored: int, kept: Path | None) -> Iter
     yield "on their way when the broker was killed", f"{count_text(figures.unacknowledged_at_kill)} messages"
     yield "broker ready again after", duration_text(figures.restart_s)
     yield "replay", f"{figures.replay_rate:,.0f} messages/s"
+    yield "in the table, after the last acknowledgement", duration_text(figures.table_s)
+    yield "reading the table", f"{figures.table_rate:,.0f} messages/s from {figures.table_files} files"
     yield "log on disk", size_text(stored)
     yield "topic", figures.topic
     yield "data", "removed" if kept is None else str(kept)
@@ -127,6 +140,10 @@ def _to_dict(figures: story.Figures, stored: int, kept: Path | None) -> dict[str
         "replay_per_s": round(figures.replay_rate),
         "unacknowledged_at_kill": figures.unacknowledged_at_kill,
         "restart_s": round(figures.restart_s, 3),
+        "table_s": round(figures.table_s, 3),
+        "table_per_s": round(figures.table_rate),
+        "table_files": figures.table_files,
+        "snapshot_id": figures.snapshot_id,
         "bytes_stored": stored,
         "data": None if kept is None else str(kept),
         "checks": [

@@ -16,7 +16,7 @@ from icestream.cli.streams import leave_stdout
 from icestream.model.errors import IcestreamError
 
 COMMANDS = {
-    "serve": "Run the broker.",
+    "serve": "Run the broker, and beside it the Spark pipeline that turns its topics into Iceberg tables.",
     "demo": "Show the whole story on this machine, and verify it.",
     "topic": "Make, list, change and delete topics.",
     "produce": "Publish lines of a file or of stdin.",

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, rfc3339, size_text
+from icestream.cli.formatting import NOTHING, count_text, duration_text, rfc3339, size_text
 from icestream.client import Client
 
 
@@ -18,7 +18,8 @@ from icestream.client import Client
 def command(topic: str | None, broker: str, as_json: bool) -> None:
     """Print figures of topics and broker.
 
-    Offsets, sizes and cache use of all topics, or of TOPIC. For rates see `icestream top`.
+    Offsets, sizes, cache use and how far the tables are behind, of all topics or of TOPIC. For rates see `icestream
+    top`.
     """
     with Client(broker) as client:
         answer = client.stats(topic)
@@ -29,10 +30,12 @@ def command(topic: str | None, broker: str, as_json: bool) -> None:
     out.print(topic_table(answer["topics"]))
     if topic is None:
         out.print(broker_line(answer["broker"]))
+    for line in pipeline_lines(answer["pipeline"]):
+        out.print(line)
 
 
 def topic_table(topics: list[dict[str, Any]]) -> Table:
-    numbers = ("messages", "size", "first", "end", "segments", "cached", "cache hits")
+    numbers = ("messages", "size", "first", "end", "in table", "lag", "segments", "cached", "cache hits")
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
     for topic in topics:
         last = topic["last_publish_time_us"]
@@ -43,12 +46,34 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
             size_text(topic["bytes_stored"]),
             count_text(topic["start_offset"]),
             count_text(topic["durable_end"]),
+            NOTHING if topic["committed_offset"] is None else count_text(topic["committed_offset"]),
+            lag_text(topic["table_lag_messages"], topic["table_lag_seconds"]),
             count_text(topic["segments"]),
             count_text(topic["cached_messages"]),
             hit_share(topic["cache_hits"], topic["cache_misses"]),
             NOTHING if last is None else rfc3339(last),
         )
     return made
+
+
+def lag_text(messages: int | None, seconds: float | None) -> str:
+    """How far a table is behind its log."""
+    if messages is None:
+        return NOTHING
+    return count_text(messages) if not seconds else f"{count_text(messages)}, {duration_text(seconds)}"
+
+
+def pipeline_lines(pipeline: dict[str, Any]) -> list[str]:
+    """What the pipeline has done since the broker was started, and which topics it cannot write."""
+    if not pipeline["passes"]:
+        return ["pipeline: no pass yet"]
+    line = (
+        f"pipeline: {count_text(pipeline['messages'])} messages in {count_text(pipeline['commits'])} commits, "
+        f"{count_text(pipeline['files'])} files of {size_text(pipeline['file_bytes'])}, "
+        f"{count_text(pipeline['conflicts'])} conflicts, {count_text(pipeline['failures'])} failures"
+    )
+    failing = [f"{name}: {topic['error']}" for name, topic in pipeline["topics"].items() if topic["error"]]
+    return [line, *failing]
 
 
 def hit_share(hits: int, misses: int) -> str:

@@ -1,5 +1,6 @@
-"""What `icestream demo` does: publish, consume live, kill the broker, go on, replay, verify."""
+"""What `icestream demo` does: publish, consume live, kill the broker, go on, replay, read the table, verify."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -9,17 +10,23 @@ from typing import Any
 
 from icestream.cli.content import Tally, payload
 from icestream.client import Client, Producer, Receipt
-from icestream.model.errors import IcestreamError
+from icestream.config import Settings
+from icestream.model.errors import DeadlineError, IcestreamError
 from icestream.model.messages import message_batch
+from icestream.model.names import TopicName
+from icestream.table import Tables
 from icestream.testing.broker_process import BrokerProcess
 
 Progress = Callable[[str, int], None]
-"""Told how many messages of a step (`publish`, `live`, `replay`) are done."""
+"""Told how many messages of a step (`publish`, `live`, `replay`, `table`) are done."""
 
 BATCH_MESSAGES = 2_000
 _TOPIC = "default/demo"
+_WARM_UP_TOPIC = "demo/warm-up"
 _MAX_SINGLES = 1_000
 _LIVE_TIMEOUT_S = 30.0
+_TABLE_TIMEOUT_S = 120.0
+_TABLE_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,11 @@ class Figures:
     replay_rate: float = 0.0
     unacknowledged_at_kill: int = 0
     restart_s: float = 0.0
+    table_s: float = 0.0
+    """From the last acknowledgement until the table had everything."""
+    table_rate: float = 0.0
+    table_files: int = 0
+    snapshot_id: int = 0
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -76,19 +88,22 @@ class Live(threading.Thread):
 class Story:
     """Its parts: single messages, batches, sends, and sends during which the broker is killed."""
 
-    def __init__(self, broker: BrokerProcess, messages: int, progress: Progress) -> None:
+    def __init__(self, broker: BrokerProcess, settings: Settings, messages: int, progress: Progress) -> None:
         singles = max(1, min(_MAX_SINGLES, messages // 20))
         sends, crash = messages // 4, messages // 8
         self._bounds = [0, singles, messages - sends - crash, messages - crash, messages]
         self._broker = broker
+        self._settings = settings
         self._progress = progress
         self._sent = Tally()
         self._misplaced = 0
+        self._published_at = 0.0
         self._figures = Figures(_TOPIC, messages)
 
     def run(self) -> Figures:
         figures = self._figures
         with Client(self._broker.flight) as client, Client(self._broker.flight) as other:
+            self._start_spark(client)
             figures.topic = _free_topic(client)
             live = Live(other, figures.topic, figures.messages, self._progress)
             live.start()
@@ -98,8 +113,15 @@ class Story:
             finally:
                 live.stop()
             replayed = self._replay(client)
-        self._verify(live.tally, replayed)
+            self._wait_for_table(client)
+        self._verify(live.tally, replayed, self._read_table())
         return figures
+
+    def _start_spark(self, client: Client) -> None:
+        """Until a first message is in a table: what is measured then is not the start of a JVM beside it."""
+        with client.producer(_WARM_UP_TOPIC) as producer:
+            producer.send(b"hello").wait_committed(_TABLE_TIMEOUT_S)
+        client.delete_topic(_WARM_UP_TOPIC)
 
     def _publish(self, client: Client, live: Live) -> None:
         ranges = [range(first, end) for first, end in pairwise(self._bounds)]
@@ -110,6 +132,7 @@ class Story:
             self._figures.batch_rate = self._batches(producer, ranges[1])
             self._figures.send_rate = self._sends(producer, ranges[2])
             self._crash(producer, ranges[3])
+        self._published_at = time.monotonic()
 
     def _singles(self, producer: Producer, indexes: range, live: Live) -> list[float]:
         """One at a time, each acknowledged before the next; when each was sent."""
@@ -185,13 +208,39 @@ class Story:
         self._figures.replay_rate = replayed.count / (time.perf_counter() - started)
         return replayed
 
-    def _verify(self, live: Tally, replayed: Tally) -> None:
+    def _wait_for_table(self, client: Client) -> None:
+        """Until Spark has committed everything; the broker says how far it is."""
+        figures, began = self._figures, time.monotonic()
+        while time.monotonic() - began < _TABLE_TIMEOUT_S:
+            with contextlib.suppress(DeadlineError):
+                snapshot = client.wait_committed(figures.topic, figures.messages - 1, _TABLE_LOOK_S)
+                figures.snapshot_id = snapshot.snapshot_id
+                figures.table_s = time.monotonic() - self._published_at
+                return
+            self._progress("table", client.describe_topic(figures.topic).committed_offset or 0)
+
+    def _read_table(self) -> Tally:
+        """The table as any engine sees it: through the catalog, without the broker."""
+        figures, found = self._figures, Tally()
+        with contextlib.closing(Tables(self._settings)) as tables:
+            table = tables.find(TopicName.parse(figures.topic))
+            if table is None:
+                return found
+            figures.table_files = sum(1 for _ in table.iceberg.scan().plan_files())
+            started = time.perf_counter()
+            for batch in table.scan(0, figures.messages):
+                found.add_batch(batch)
+                self._progress("table", found.count)
+            figures.table_rate = found.count / (time.perf_counter() - started)
+        return found
+
+    def _verify(self, live: Tally, replayed: Tally, in_table: Tally) -> None:
         messages = self._figures.messages
         checks = [
             Check("published and acknowledged", messages, self._sent.count),
             Check("acknowledged at another offset than sent", 0, self._misplaced),
         ]
-        for who, tally in (("live", live), ("replayed", replayed)):
+        for who, tally in (("live", live), ("replayed", replayed), ("table", in_table)):
             checks += [
                 Check(f"{who}: messages", messages, tally.count),
                 Check(f"{who}: in order, no gap, no duplicate", expected=True, found=tally.in_order),

@@ -18,7 +18,7 @@ from rich.table import Table
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, rfc3339, size_text
-from icestream.cli.stats import broker_line
+from icestream.cli.stats import broker_line, lag_text, pipeline_lines
 from icestream.client import Client
 from icestream.model.errors import IcestreamError
 
@@ -34,6 +34,8 @@ class TopicRates:
     message_count: int
     bytes_stored: int
     durable_end: int
+    table_lag_messages: int | None
+    table_lag_seconds: float | None
     last_publish_time_us: int | None
 
 
@@ -56,6 +58,8 @@ def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list
                 message_count=topic["message_count"],
                 bytes_stored=topic["bytes_stored"],
                 durable_end=topic["durable_end"],
+                table_lag_messages=topic["table_lag_messages"],
+                table_lag_seconds=topic["table_lag_seconds"],
                 last_publish_time_us=topic["last_publish_time_us"],
             )
         )
@@ -119,11 +123,12 @@ def _watch(looks: Iterator[tuple[list[TopicRates], Any]]) -> None:
 
 def _view(found: list[TopicRates], answer: Any) -> Group:
     state = str(answer) if isinstance(answer, IcestreamError) else broker_line(answer["broker"])
-    return Group(_rate_table(found), state)
+    lines = [] if isinstance(answer, IcestreamError) else pipeline_lines(answer["pipeline"])
+    return Group(_rate_table(found), state, *lines)
 
 
 def _rate_table(found: list[TopicRates]) -> Table:
-    numbers = ("messages/s", "bytes/s", "messages", "size", "end")
+    numbers = ("messages/s", "bytes/s", "messages", "size", "end", "table lag")
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
     for topic in found:
         last = topic.last_publish_time_us
@@ -135,6 +140,7 @@ def _rate_table(found: list[TopicRates]) -> Table:
             count_text(topic.message_count),
             size_text(topic.bytes_stored),
             count_text(topic.durable_end),
+            lag_text(topic.table_lag_messages, topic.table_lag_seconds),
             NOTHING if last is None else rfc3339(last),
         )
     return made

@@ -8,10 +8,9 @@ What it guarantees:
   the place, the value and what is allowed. Nothing unknown is passed over.
 - Secrets appear in no repr, error or listing.
 
-One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
-`cloud`) hold names,
-defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file; `layers`
-checks the keys of each source; `load` joins the sources; `show` and `docs` print.
+One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`, `cloud`)
+hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file;
+`layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
 
 from icestream.config.cloud import CloudSettings, UploaderSettings

@@ -33,6 +33,12 @@ class CatalogSettings(Section):
     ] = Field(
         default=None, description="Where tables are put: a directory, a URI, or the name a REST catalog knows it by."
     )
+    timeout_seconds: int = Field(
+        default=30,
+        ge=1,
+        le=3_600,
+        description="How long one request to the catalog, or to the store of the tables' files, may take.",
+    )
     scan_planning: Literal["client", "server"] = Field(
         default="client",
         description="Who finds the files of a read: icestream, or a `rest` catalog that offers it.",

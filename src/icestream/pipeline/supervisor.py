@@ -31,6 +31,8 @@ LOG_NAME = "pipeline.log"
 _LIMIT_SECONDS = 60.0
 _LONG_LIFE_SECONDS = 60.0
 """A child that lived so long is followed by the next after the shortest pause."""
+_LAST_WORDS_SECONDS = 10.0
+"""How long what a child has started (the JVM, workers) may outlive it before the next child is started."""
 _CHUNK_BYTES = 64 * 1024
 _log = structlog.get_logger(__name__)
 
@@ -140,11 +142,12 @@ class Supervisor(threading.Thread):
         with contextlib.suppress(OSError):  # it died at once; its exit code tells
             child.stdin.write(self._greeting)
             child.stdin.flush()
-        self._output.copy(child.stdout)
+        copying = threading.Thread(target=self._output.copy, args=(child.stdout,), name="pipeline-log", daemon=True)
+        copying.start()
         exit_code = child.wait()
-        for pipe in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+        copying.join(_LAST_WORDS_SECONDS)
         with self._lock:
             self._child, self._last_exit = None, exit_code
 
@@ -155,26 +158,36 @@ class BoundedLog:
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
         self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._closed = False
         self._file: IO[bytes] | None = None
 
     def copy(self, source: IO[bytes]) -> None:
         """Write what comes, until it ends."""
-        while data := os.read(source.fileno(), _CHUNK_BYTES):
-            with contextlib.suppress(OSError):
-                self._write(data)
+        with source:
+            while data := os.read(source.fileno(), min(_CHUNK_BYTES, self._max_bytes)):
+                with contextlib.suppress(OSError), self._lock:
+                    self._write(data)
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._close_file()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
     def _write(self, data: bytes) -> None:
+        if self._closed:
+            return
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab", buffering=0)
         if self._file.tell() + len(data) > self._max_bytes:
-            self.close()
+            self._close_file()
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
             self._file = self._path.open("ab", buffering=0)
         self._file.write(data)

@@ -19,7 +19,7 @@ from uuid import uuid4
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage, Topic, TopicRecord
-from icestream.wal import Log
+from icestream.wal import Log, LogState
 
 MAX_WAIT_SECONDS = 10.0
 _SCAN_SECONDS = 0.1
@@ -62,15 +62,20 @@ class Backlog:
         since = self._since(mark)
         while True:
             complete = self._scan(now=not since)
-            with self._lock:
-                number = self._number
-                changed = [watched for watched in self._watched.values() if watched.moved > since]
+            number, changed = self._changed(since)
+            if any(watched.log is not None and watched.log.state is LogState.CLOSED for watched in changed):
+                complete = self._scan(now=True)  # deleted since the last scan, and perhaps made again
+                number, changed = self._changed(since)
             entries = [_entry(watched) for watched in changed if fnmatchcase(str(watched.topic.name), pattern)]
             left = deadline - monotonic()
             if entries or left <= 0 or not complete:
                 return {"mark": f"{self._life}-{number}", "complete": complete, "topics": entries}
             since = number
             self._wait_past(number, min(left, _SCAN_SECONDS))
+
+    def _changed(self, since: int) -> tuple[int, list[_Watched]]:
+        with self._lock:
+            return self._number, [watched for watched in self._watched.values() if watched.moved > since]
 
     def _wait_past(self, number: int, seconds: float) -> None:
         with self._lock:

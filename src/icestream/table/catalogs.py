@@ -29,7 +29,7 @@ def catalog_properties(settings: Settings) -> dict[str, str]:
     if catalog.type == "sql":
         from icestream.table.sql import database_uri  # noqa: PLC0415 - costly, and of no use to writing tasks
 
-        properties["uri"] = database_uri(str(catalog.uri))
+        properties["uri"] = database_uri(str(catalog.uri), catalog.timeout_seconds)
         properties["pool_pre_ping"] = "true"
     elif catalog.uri is not None:
         properties["uri"] = catalog.uri
@@ -56,7 +56,7 @@ def open_catalog(settings: Settings) -> Catalog:
     """A catalog that threads can share; it keeps and reuses its connections."""
     try:
         properties = catalog_properties(settings)
-        return _open(settings.catalog.type, settings.catalog.name, properties)
+        return _open(settings, properties)
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             f"a {settings.catalog.type} catalog needs the package {error.name}",
@@ -71,13 +71,14 @@ def open_catalog(settings: Settings) -> Catalog:
         ) from error
 
 
-def _open(kind: str, name: str, properties: dict[str, str]) -> Catalog:
+def _open(settings: Settings, properties: dict[str, str]) -> Catalog:
     # Each catalog's library is imported for those who have such a catalog: some are costly, some are not installed.
+    kind, name = settings.catalog.type, settings.catalog.name
     match kind:
         case "rest":
-            from pyiceberg.catalog.rest import RestCatalog  # noqa: PLC0415
+            from icestream.table.rest import PatientRestCatalog  # noqa: PLC0415
 
-            return RestCatalog(name, **properties)
+            return PatientRestCatalog(name, settings.catalog.timeout_seconds, **properties)
         case "glue":
             from pyiceberg.catalog.glue import GlueCatalog  # noqa: PLC0415
 
@@ -129,6 +130,8 @@ def _object_store(settings: Settings) -> dict[str, str]:
             "s3.access-key-id": _shown(store.access_key),
             "s3.secret-access-key": _shown(store.secret_key),
             "s3.session-token": _shown(store.session_token),
+            "s3.connect-timeout": str(settings.catalog.timeout_seconds),
+            "s3.request-timeout": str(settings.catalog.timeout_seconds),
             # Without an endpoint the client addresses by host name anyway.
             "s3.force-virtual-addressing": "true" if store.endpoint and not store.path_style else None,
         }

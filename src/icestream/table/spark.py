@@ -52,7 +52,7 @@ def _catalog(settings: Settings) -> dict[str, str]:
 def _jdbc(settings: Settings) -> dict[str, str | None]:
     from icestream.table.sql import jdbc_options  # noqa: PLC0415 - costly, and of no use to writing tasks
 
-    return jdbc_options(catalog_properties(settings)["uri"])
+    return jdbc_options(catalog_properties(settings)["uri"], settings.catalog.timeout_seconds)
 
 
 def _store(settings: Settings) -> dict[str, str]:

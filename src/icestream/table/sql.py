@@ -13,7 +13,6 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-SQLITE_TIMEOUT_SECONDS = 30
 _CREATE_TRIES = 3
 
 
@@ -43,15 +42,19 @@ def open_sql(name: str, properties: dict[str, str]) -> SqlCatalog:
     raise AssertionError
 
 
-def database_uri(uri: str) -> str:
-    """A database URI; that of a SQLite file absolute and with a time-out."""
+def database_uri(uri: str, timeout_seconds: int) -> str:
+    """A database URI with a time-out, unless it has one; a SQLite file's path absolute."""
     url = make_url(uri)
+    if url.get_backend_name() == "postgresql":
+        limits = {"connect_timeout": str(timeout_seconds), "tcp_user_timeout": str(timeout_seconds * 1000)}
+        missing = {name: value for name, value in limits.items() if name not in url.query}
+        return url.update_query_dict(missing).render_as_string(hide_password=False)
     if url.get_backend_name() != "sqlite":
         return uri
     if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         url = url.set(database=str(Path(url.database).absolute()))
     if "timeout" not in url.query:
-        url = url.update_query_dict({"timeout": str(SQLITE_TIMEOUT_SECONDS)})
+        url = url.update_query_dict({"timeout": str(timeout_seconds)})
     return url.render_as_string(hide_password=False)
 
 
@@ -62,11 +65,11 @@ def make_folder(uri: str) -> None:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
 
 
-def jdbc_options(uri: str) -> dict[str, str | None]:
+def jdbc_options(uri: str, timeout_seconds: int) -> dict[str, str | None]:
     """The same database for Java."""
     url = make_url(uri)
     if url.get_backend_name() == "sqlite":
-        return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout={SQLITE_TIMEOUT_SECONDS * 1000}"}
+        return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout={timeout_seconds * 1000}"}
     server = f"{url.host or 'localhost'}{f':{url.port}' if url.port else ''}"
     return {
         "uri": f"jdbc:{url.get_backend_name()}://{server}/{url.database or ''}",

@@ -13,7 +13,7 @@ def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
         text=True,
         env=os.environ | {"TMPDIR": str(directory)},
         cwd=directory,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 

@@ -26,6 +26,9 @@ def stats(**topics: tuple[int, int]) -> dict[str, Any]:
                 "cache_hits": 3,
                 "cache_misses": 1,
                 "last_publish_time_us": None,
+                "committed_offset": end // 2,
+                "table_lag_messages": end - end // 2,
+                "table_lag_seconds": 1.5,
             }
             for name, (end, nbytes) in topics.items()
         ],
@@ -55,7 +58,7 @@ def test_the_table_of_topics_shows_every_figure() -> None:
     out.print(topic_table(stats(events=(1234, 2048))["topics"]))
     assert isinstance(out.file, StringIO)
     text = out.file.getvalue()
-    assert all(part in text for part in ("events", "open", "1,234", "2.00 KiB", "75%"))
+    assert all(part in text for part in ("events", "open", "1,234", "2.00 KiB", "75%", "617, 1.50 s"))
     assert broker_line(stats(a=(1, 1))["broker"]) == "broker 1: 1 topics, cache 0 B, in flight 0 B, 1 open files"
 
 

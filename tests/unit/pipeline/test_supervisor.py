@@ -81,7 +81,7 @@ def test_a_command_that_cannot_be_started_is_tried_again(tmp_path: Path, log_fil
     program = tmp_path / "program"
     supervisor = Supervisor([str(program)], b"", log_file, log_max_bytes=1 << 20, restart_seconds=0.001)
     supervisor.start()
-    program.write_text("#!/bin/sh\necho here\nsleep 600\n")
+    program.write_text("#!/bin/sh\necho here\nexec sleep 600\n")
     program.chmod(0o755)
     wait_for(log_file, "here")
     supervisor.stop(10)
@@ -101,7 +101,7 @@ def test_the_log_is_bounded_and_the_one_before_is_kept(tmp_path: Path) -> None:
     log.close()
     kept = path.with_name("pipeline.log.1").read_bytes() + path.read_bytes()
     assert path.stat().st_size <= 1000
-    assert len(kept) <= 65_536 + 1000
+    assert len(kept) <= 2000
     assert kept.endswith(f"{99:099d}\n".encode())
 
 

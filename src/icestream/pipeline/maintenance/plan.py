@@ -1,0 +1,113 @@
+"""Which files are worth compacting, from what a table's metadata says. Pure functions.
+
+Files are taken together in *runs*: neighbours in offset order, all of them small, ended by a file that is large enough
+or by the limit of bytes. A run is replaced as a whole and sorted, so what comes out covers the same offsets as what
+went in, and overlaps no other file. (Chosen by size alone, as Iceberg does, two small files would be joined across the
+large one between them.)
+
+In a partitioned table files of different partitions overlap anyway, and a run is looked for in each partition. Iceberg
+can be told offsets but not partitions in general, so runs that overlap become one *range*, in which it chooses small
+files by itself.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from icestream.config import MaintenanceSettings
+from icestream.table.contents import Contents, StoredFile
+
+_SMALL = 0.75
+"""A file of less than this part of the target is small; Iceberg draws the line at the same place."""
+_SORTED_ROOM = 0.9
+"""Of the target, in a table that is sorted by other columns: a run must come out as one file there."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    target_bytes: int
+    min_input_files: int
+    max_rewrite_bytes: int
+
+    @classmethod
+    def of(cls, contents: Contents, settings: MaintenanceSettings) -> "Limits":
+        target = settings.target_file_bytes or contents.target_file_bytes
+        # Sorted by other columns, two files of one run would overlap in their offsets: there is to be one.
+        most = int(target * _SORTED_ROOM) if contents.sort_by else max(settings.max_rewrite_bytes, target)
+        return cls(target, settings.min_input_files, most)
+
+    def is_small(self, file: StoredFile) -> bool:
+        return file.nbytes < self.target_bytes * _SMALL
+
+    def is_worth_it(self, files: Sequence[StoredFile]) -> bool:
+        """Whether rewriting these makes clearly fewer files of them."""
+        if len(files) < 2:  # noqa: PLR2004 - one file stays one file
+            return False
+        return len(files) >= self.min_input_files or sum(file.nbytes for file in files) >= self.target_bytes
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Small files from `first_offset` to `last_offset` to be made into larger ones by one commit."""
+
+    first_offset: int
+    last_offset: int
+    files: int
+    nbytes: int
+
+
+def small_files(contents: Contents, limits: Limits) -> list[StoredFile]:
+    return [file for file in contents.files if limits.is_small(file)]
+
+
+def plan_rewrites(contents: Contents, limits: Limits) -> list[Rewrite]:
+    """What a compaction would do now, in offset order."""
+    by_partition: dict[tuple[object, ...], list[StoredFile]] = defaultdict(list)
+    for file in contents.files:
+        if file.first_offset >= 0:
+            by_partition[file.partition].append(file)
+    runs = [run for files in by_partition.values() for run in _runs(files, limits) if limits.is_worth_it(run)]
+    rewrites = sorted((_rewrite(run) for run in runs), key=lambda rewrite: rewrite.first_offset)
+    return _joined(rewrites, limits.max_rewrite_bytes) if contents.is_partitioned else rewrites
+
+
+def _runs(files: Iterable[StoredFile], limits: Limits) -> list[list[StoredFile]]:
+    runs: list[list[StoredFile]] = [[]]
+    size = 0
+    for file in files:
+        if not limits.is_small(file):
+            runs.append([])
+            size = 0
+            continue
+        if size + file.nbytes > limits.max_rewrite_bytes:
+            runs.append([])
+            size = 0
+        runs[-1].append(file)
+        size += file.nbytes
+    return runs
+
+
+def _rewrite(run: Sequence[StoredFile]) -> Rewrite:
+    return Rewrite(
+        first_offset=min(file.first_offset for file in run),
+        last_offset=max(file.last_offset for file in run),
+        files=len(run),
+        nbytes=sum(file.nbytes for file in run),
+    )
+
+
+def _joined(rewrites: Sequence[Rewrite], max_bytes: int) -> list[Rewrite]:
+    """Runs of several partitions as ranges of offsets; a range ends when it has enough bytes."""
+    joined: list[Rewrite] = []
+    for rewrite in rewrites:
+        last = joined[-1] if joined else None
+        if last is None or rewrite.first_offset > last.last_offset or last.nbytes + rewrite.nbytes > max_bytes:
+            joined.append(rewrite)
+            continue
+        joined[-1] = Rewrite(
+            last.first_offset,
+            max(last.last_offset, rewrite.last_offset),
+            last.files + rewrite.files,
+            last.nbytes + rewrite.nbytes,
+        )
+    return joined

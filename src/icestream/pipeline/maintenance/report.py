@@ -1,0 +1,81 @@
+"""What maintenance found, would do and did, as figures."""
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from icestream.model.names import TopicName
+from icestream.pipeline.maintenance.plan import Limits, small_files
+from icestream.table.contents import Contents
+
+MAX_NAMED_FILES = 20
+
+
+class Step(StrEnum):
+    """In the order in which they are done: each leaves something to the next."""
+
+    COMPACT = "compact"
+    MANIFESTS = "manifests"
+    EXPIRE = "expire"
+    ORPHANS = "orphans"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table at one moment."""
+
+    rows: int
+    files: int
+    bytes: int
+    small_files: int
+    small_bytes: int
+    snapshots: int
+    manifests: int
+
+    @classmethod
+    def of(cls, contents: Contents, limits: Limits) -> "Figures":
+        small = small_files(contents, limits)
+        return cls(
+            rows=contents.rows,
+            files=len(contents.files),
+            bytes=contents.nbytes,
+            small_files=len(small),
+            small_bytes=sum(file.nbytes for file in small),
+            snapshots=len(contents.snapshots),
+            manifests=contents.manifests,
+        )
+
+
+@dataclass
+class StepReport:
+    step: Step
+    planned: dict[str, int] = field(default_factory=dict)
+    """What it would do, by the metadata at its beginning."""
+    done: dict[str, int] = field(default_factory=dict)
+    """What it did, as Iceberg tells; empty where nothing was to do."""
+    named: list[str] = field(default_factory=list)
+    """Some of the files it is about."""
+    conflicts: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        return any(self.planned.values())
+
+
+@dataclass
+class TopicReport:
+    topic: TopicName
+    before: Figures | None = None
+    after: Figures | None = None
+    steps: list[StepReport] = field(default_factory=list)
+    error: str | None = None
+    """Why nothing was done at all."""
+
+    @property
+    def errors(self) -> list[str]:
+        return [said for said in (self.error, *(step.error for step in self.steps)) if said is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "topic": str(self.topic)}

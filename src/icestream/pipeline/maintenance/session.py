@@ -1,0 +1,155 @@
+"""A Spark session that knows the tables: the pipeline's, with Iceberg's runtime on the class path.
+
+Started at first use. What goes wrong in the JVM comes out as one of our errors, and a step that lost against another
+commit as `CommitConflictError`.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from icestream.config import Settings
+from icestream.model.errors import CommitConflictError, IcestreamError, UnavailableError
+from icestream.model.names import TopicName
+from icestream.pipeline.jars import ensure_jars
+from icestream.pipeline.java import java_home
+from icestream.pipeline.session import LOOPBACK, is_local, properties
+from icestream.table import spark_catalog_options
+
+_CONFLICTS = ("CommitFailedException", "ValidationException")
+_LIST_SEPARATOR = ":"
+_SHUFFLE_PARTITIONS = "8"
+
+
+class MaintenanceFailedError(IcestreamError):
+    """A procedure of Iceberg that failed for another reason than a conflict."""
+
+    code = "maintenance_failed"
+
+
+class SparkSql:
+    """Runs SQL over the tables of the catalog. One a process."""
+
+    def __init__(self, settings: Settings, report: Callable[[str], None] = lambda _line: None) -> None:
+        self._settings = settings
+        self._report = report
+        self._session: SparkSession | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        if self._session is None:
+            self._session = self._start()
+        return self._session
+
+    def rows(self, statement: str, *, place: str = "") -> list[dict[str, Any]]:
+        """What a statement answers."""
+        try:
+            return [row.asDict() for row in self.session.sql(statement).collect()]
+        except (PySparkException, Py4JError) as error:
+            text = str(error)
+            if any(name in text for name in _CONFLICTS):
+                raise CommitConflictError(
+                    f"other commits were faster: {_reason(text)}", operation="maintain", place=place
+                ) from error
+            raise MaintenanceFailedError(_reason(text), operation="maintain", place=place) from error
+
+    def table(self, topic: TopicName) -> str:
+        """The topic's table in a statement."""
+        catalog = self._settings.catalog
+        # A SQL catalog keeps namespaces as text and takes each dot for a level.
+        levels = topic.namespace.split(".") if catalog.type == "sql" else [topic.namespace]
+        return ".".join(f"`{part}`" for part in (catalog.name, *levels, topic.name))
+
+    def call(self, procedure: str, arguments: dict[str, str], *, place: str) -> list[dict[str, Any]]:
+        """Call one of Iceberg's procedures; the arguments are SQL expressions."""
+        given = ", ".join(f"{name} => {value}" for name, value in arguments.items())
+        return self.rows(f"CALL `{self._settings.catalog.name}`.system.{procedure}({given})", place=place)
+
+    def close(self) -> None:
+        if self._session is None:
+            return
+        self._session.stop()
+        self._session = None
+        gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the JVM for a next session, which does not come
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+    def _start(self) -> SparkSession:
+        self._report("starting Spark")
+        os.environ["JAVA_HOME"] = str(java_home())
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        chosen = session_properties(self._settings, self._report)
+        if is_local(chosen["spark.master"]):
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        builder = SparkSession.builder
+        for name, value in chosen.items():
+            builder = builder.config(name, value)
+        try:
+            return builder.getOrCreate()
+        except (PySparkException, Py4JError, OSError) as error:
+            raise UnavailableError(
+                f"Spark cannot be started: {_reason(str(error))}", operation="maintain", place=chosen["spark.master"]
+            ) from error
+
+
+def session_properties(settings: Settings, report: Callable[[str], None] = lambda _line: None) -> dict[str, str]:
+    """The pipeline's properties, changed for SQL on Iceberg's tables."""
+    maintenance = settings.maintenance
+    base = settings.model_copy(
+        update={
+            "pipeline": settings.pipeline.model_copy(
+                update={
+                    "master": maintenance.master or settings.pipeline.master,
+                    "driver_memory_mb": maintenance.driver_memory_mb,
+                }
+            )
+        }
+    )
+    jars = [str(path) for path in ensure_jars(jar_names(settings), report)]
+    found = properties(base) | spark_catalog_options(settings)
+    found |= {
+        "spark.app.name": "icestream maintenance",
+        "spark.driver.extraClassPath": _LIST_SEPARATOR.join(jars),
+        "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if not is_local(found["spark.master"]):
+        found["spark.jars"] = ",".join(jars)
+    return found | settings.pipeline.spark
+
+
+def jar_names(settings: Settings) -> list[str]:
+    """The jars that this catalog and this store need, beside Iceberg's runtime."""
+    names = ["iceberg-spark-runtime"]
+    if settings.catalog.type == "glue" or settings.object_store.type == "s3":
+        names.append("iceberg-aws-bundle")
+    if settings.catalog.type == "sql":
+        names.append("sqlite-jdbc" if str(settings.catalog.uri).startswith("sqlite") else "postgresql")
+    return names
+
+
+def text(value: str) -> str:
+    """A SQL text."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def options(values: dict[str, str | int]) -> str:
+    """A SQL map of texts."""
+    return f"map({', '.join(f'{text(name)}, {text(str(value))}' for name, value in values.items())})"
+
+
+def _reason(said: str) -> str:
+    """The first line that says something; Java repeats it with every trace around."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = next((line for line in lines if "Exception:" in line or "Error:" in line), lines[0] if lines else "")
+    return telling[:500] or "Spark did not say why"

@@ -1,0 +1,155 @@
+"""What a table consists of: data files with their offsets, snapshots, manifests. Read from its metadata alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import ancestors_of
+
+from icestream.model.errors import InvalidNameError
+from icestream.model.names import TopicName
+from icestream.table.catalogs import reporting
+from icestream.table.properties import SORT_BY
+from icestream.table.tables import Tables
+from icestream.table.topic_table import TopicTable
+
+_TARGET = "write.target-file-size-bytes"
+_DEFAULT_TARGET_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A data file as the table's manifests describe it."""
+
+    path: str
+    partition: tuple[object, ...]
+    """The spec and the values: files of the same partition have the same."""
+    nbytes: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    """-1 if the manifests do not say."""
+
+
+@dataclass(frozen=True)
+class StoredSnapshot:
+    snapshot_id: int
+    time_ms: int
+    age_rank: int | None
+    """0 for the newest of the main branch, counted along it; none for one beside it."""
+    is_named: bool
+    """Whether a branch, main too, or a tag points to it."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    files: tuple[StoredFile, ...]
+    """In the order of their first offsets."""
+    delete_files: int
+    snapshots: tuple[StoredSnapshot, ...]
+    manifests: int
+    target_file_bytes: int
+    is_partitioned: bool
+    sort_by: tuple[str, ...]
+    offset_column: str
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def expired(self, older_than_ms: int, keep: int) -> list[StoredSnapshot]:
+        """The snapshots that expiry drops: old ones that no branch or tag names, but not the newest of the branch."""
+        return [
+            snapshot
+            for snapshot in self.snapshots
+            if not snapshot.is_named
+            and snapshot.time_ms < older_than_ms
+            and (snapshot.age_rank is None or snapshot.age_rank >= keep)
+        ]
+
+
+def read_contents(table: TopicTable) -> Contents:
+    """Of the table's state as it was loaded."""
+    with reporting("read table metadata", str(table.name)):
+        return _read(table)
+
+
+def _read(topic_table: TopicTable) -> Contents:
+    table, metadata = topic_table.iceberg, topic_table.iceberg.metadata
+    current = metadata.current_snapshot()
+    manifests = current.manifests(table.io) if current is not None else []
+    offset = str(topic_table.stream_schema.names[0])
+    number = table.schema().find_field(offset).field_id
+    files: list[StoredFile] = []
+    deletes = 0
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.data_file.content is DataFileContent.DATA:
+                files.append(_file(entry.data_file, number))
+            else:
+                deletes += 1
+    sort_by = metadata.properties.get(SORT_BY)
+    return Contents(
+        files=tuple(sorted(files, key=lambda file: (file.first_offset, file.last_offset))),
+        delete_files=deletes,
+        snapshots=tuple(_snapshots(table)),
+        manifests=len(manifests),
+        target_file_bytes=int(metadata.properties.get(_TARGET, _DEFAULT_TARGET_BYTES)),
+        is_partitioned=not metadata.spec().is_unpartitioned(),
+        sort_by=tuple(sort_by.split("\n")) if sort_by else (),
+        offset_column=offset,
+    )
+
+
+def _file(file: DataFile, number: int) -> StoredFile:
+    return StoredFile(
+        path=file.file_path,
+        partition=(file.spec_id, *(file.partition[place] for place in range(len(file.partition)))),
+        nbytes=file.file_size_in_bytes,
+        rows=file.record_count,
+        first_offset=_bound(file.lower_bounds, number),
+        last_offset=_bound(file.upper_bounds, number),
+    )
+
+
+def _bound(bounds: dict[int, bytes] | None, number: int) -> int:
+    found = (bounds or {}).get(number)
+    return -1 if found is None else int.from_bytes(found, "little", signed=True)
+
+
+def _snapshots(table: Table) -> Iterator[StoredSnapshot]:
+    metadata = table.metadata
+    line = ancestors_of(metadata.current_snapshot(), metadata)
+    ranks = {snapshot.snapshot_id: rank for rank, snapshot in enumerate(line)}
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    for snapshot in metadata.snapshots:
+        id_ = snapshot.snapshot_id
+        yield StoredSnapshot(id_, snapshot.timestamp_ms, ranks.get(id_), id_ in named)
+
+
+def topics_with_tables(tables: Tables) -> list[TopicName]:
+    """The tables of the catalog whose names a topic can have. Whether they are a topic's, their ledger tells."""
+    with reporting("list tables", "the catalog"):
+        return sorted(_names(tables.catalog))
+
+
+def _names(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[TopicName]:
+    """Some catalogs take a namespace with a dot for two, one inside the other."""
+    for namespace in catalog.list_namespaces(parent):
+        try:
+            found = catalog.list_tables(namespace)
+            yield from _names(catalog, namespace)
+        except NoSuchNamespaceError:  # dropped meanwhile
+            continue
+        for identifier in found:
+            try:
+                yield TopicName.parse(f"{'.'.join(identifier[:-1])}/{identifier[-1]}")
+            except InvalidNameError:
+                continue

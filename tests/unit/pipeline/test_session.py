@@ -1,0 +1,74 @@
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from icestream.config import PipelineSettings, Settings
+from icestream.pipeline.class_archive import archive_options, archive_path
+from icestream.pipeline.crash import crash_point
+from icestream.pipeline.session import properties
+from icestream.pipeline.worker import leave_archives
+
+
+def chosen(**pipeline: object) -> dict[str, str]:
+    return properties(Settings(pipeline=PipelineSettings.model_validate(pipeline)))
+
+
+@pytest.mark.parametrize(
+    ("master", "given"),
+    [
+        ("local[*]", "local[*,4]"),
+        ("local[2]", "local[2,4]"),
+        ("local", "local[1,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_a_task_is_tried_again_on_this_machine_too(master: str, given: str) -> None:
+    assert chosen(master=master)["spark.master"] == given
+
+
+def test_on_this_machine_alone_nothing_leaves_the_loopback_address() -> None:
+    assert chosen()["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in chosen(master="spark://host:7077")
+
+
+def test_properties_of_the_settings_win() -> None:
+    given = chosen(spark={"spark.ui.enabled": "true", "spark.executor.memory": "1g"})
+    assert (given["spark.ui.enabled"], given["spark.executor.memory"]) == ("true", "1g")
+    assert chosen()["spark.ui.enabled"] == "false"
+    assert chosen(ui=True)["spark.ui.enabled"] == "true"
+
+
+def test_an_archive_of_classes_is_used_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICESTREAM_CACHE", str(tmp_path))
+    settings = Settings()
+    assert archive_options(settings) == []
+    archive_path(settings).parent.mkdir(parents=True)
+    archive_path(settings).touch()
+    assert f"-XX:SharedArchiveFile={archive_path(settings)}" in archive_options(settings)
+    assert archive_options(Settings(pipeline=PipelineSettings(class_archive=False))) == []
+    assert archive_options(Settings(pipeline=PipelineSettings(java_options="-XX:+UseParallelGC"))) == []
+
+
+def test_archives_leave_the_path_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "code.zip"
+    with zipfile.ZipFile(archive, "w") as content:
+        content.writestr("some_module.py", "")
+    before = list(sys.path)
+    monkeypatch.setattr(sys, "path", [str(archive), *before])
+    leave_archives()
+    assert str(archive) not in sys.path
+    assert set(sys.path) <= set(before)
+
+
+def test_crash_points_that_were_not_asked_for_do_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    crash_point("before-commit")
+    monkeypatch.setenv("ICESTREAM_CRASH_AT", "after-commit")
+    crash_point("before-commit")
+    done = tmp_path / "done"
+    done.touch()
+    monkeypatch.setenv("ICESTREAM_CRASH_AT", f"before-commit@{done}")
+    crash_point("before-commit")
