@@ -17,6 +17,7 @@ import structlog
 
 from icestream import __version__
 from icestream.config import LogSettings, Settings
+from icestream.pipeline.maintenance.schedule import maintenance_schedule
 from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
 from icestream.server.flight import FlightDoor
 from icestream.server.http import HttpDoor, http_app
@@ -115,7 +116,7 @@ def run(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _pipeline_beside(broker: Broker) -> Iterator[None]:
-    """Keep a pipeline running as a process of its own, where there is to be one."""
+    """Keep a pipeline running as a process of its own, where there is to be one, and maintain its tables."""
     settings = broker.settings
     reason = _no_pipeline(settings)
     if reason is not None:
@@ -124,12 +125,16 @@ def _pipeline_beside(broker: Broker) -> Iterator[None]:
         return
     supervisor = pipeline_supervisor(settings, broker.doors["flight"])
     broker.metrics.watch_pipeline(lambda: supervisor.state)
-    supervisor.start()
-    _log.info("the pipeline writes its log", file=str(settings.data_dir / LOG_NAME))
-    try:
+    timeout_seconds = settings.server.shutdown_timeout_ms / 1000
+    with contextlib.ExitStack() as children:
+        supervisor.start()
+        children.callback(supervisor.stop, timeout_seconds)
+        _log.info("the pipeline writes its log", file=str(settings.data_dir / LOG_NAME))
+        if settings.maintenance.enabled:
+            schedule = maintenance_schedule(settings)
+            schedule.start()
+            children.callback(schedule.stop, timeout_seconds)
         yield
-    finally:
-        supervisor.stop(settings.server.shutdown_timeout_ms / 1000)
 
 
 def _no_pipeline(settings: Settings) -> str | None:

@@ -22,6 +22,8 @@ COMMANDS = {
     "produce": "Publish lines of a file or of stdin.",
     "consume": "Write a topic's messages to stdout.",
     "pipeline": "Turn the log into Iceberg tables with Spark.",
+    "maintain": "Keep tables fast and small: compaction, expiry, clean-up.",
+    "verify": "Prove that log and table hold the same messages.",
     "stats": "Print figures of topics and broker.",
     "top": "Watch topics live: rates, sizes, offsets.",
     "wal": "Look into a log's files, and repair them.",

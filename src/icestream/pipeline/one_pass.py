@@ -36,7 +36,8 @@ _SMOOTHING = 0.3
 _MAX_OPENED_AT_ONCE = 256
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Ends = Mapping[TopicName, int]
+Ends = Mapping[str, int]
+"""Offsets by stream id: a topic that is made again meanwhile is another stream."""
 Allotted = Sequence[tuple[plan.Waiting, int]]
 
 
@@ -76,7 +77,7 @@ class Passes:
         self._pool.shutdown()
 
     def run(self, ends: Ends | None = None) -> PassFigures:
-        """Do what is due now. With `ends`, do everything below these offsets whatever its age, and nothing else."""
+        """Do what is due now. With `ends`, do everything below those offsets whatever its age, and nothing else."""
         began = self._clock()
         figures = PassFigures()
         ready = [state for state in self.topics if self._is_ready(state, ends, began)]
@@ -100,14 +101,14 @@ class Passes:
         due = self.topics.due(state, self.seconds)
         if ends is None or due is None:
             return due is not None and due <= now
-        return state.backlog.topic in ends and state.rest.until <= now
+        return state.backlog.stream_id in ends and state.rest.until <= now
 
     def _waiting(self, state: TopicState, ends: Ends | None) -> plan.Waiting | None:
         """What of a topic this pass may write."""
         if state.table is None or state.pending is not None or state.rest.until > self._clock():
             return None
         if ends is not None:
-            return state.waiting(ends.get(state.backlog.topic, 0))
+            return state.waiting(ends.get(state.backlog.stream_id, 0))
         waiting = state.waiting()
         if waiting is None or plan.due_at(waiting, self._limits, pass_seconds=self.seconds) > self._clock():
             return None

@@ -19,9 +19,9 @@ from icestream.client import Client
 from icestream.client.backoff import Backoff
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
-from icestream.model.names import TopicName
 from icestream.pipeline.one_pass import Ends, JobRunner, Passes
 from icestream.pipeline.report import PassFigures
+from icestream.pipeline.state import TopicState
 from icestream.pipeline.topics import Topics
 from icestream.table import Tables
 
@@ -82,15 +82,14 @@ class Runner:
     def drain(self, stopping: threading.Event, progress: Progress = lambda _done, _all: None) -> PassFigures:
         """Write everything that is durable now, and return the figures; a topic that keeps failing has its error there.
 
-        What is published meanwhile is not waited for.
+        What is published meanwhile is not waited for, nor is a topic that is deleted meanwhile and made again.
         """
         self.topics.look_at_all()
-        ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
+        ends = {state.backlog.stream_id: state.backlog.durable_end for state in self.topics}
         total = PassFigures()
         while not stopping.is_set():
             progress(self._done(ends), sum(ends.values()))
-            left = self._left(ends)
-            resting = [state.rest.until for state in self.topics if state.backlog.topic in left]
+            resting = [state.rest.until for state in self.topics if self._is_left(state, ends)]
             if not resting:
                 break
             if stopping.wait(max(0.0, min(resting) - self._clock())):
@@ -100,20 +99,13 @@ class Runner:
         return total
 
     def _done(self, ends: Ends) -> int:
-        known = [
-            (ends[state.backlog.topic], state.committed or 0) for state in self.topics if state.backlog.topic in ends
-        ]
-        return sum(min(end, committed) for end, committed in known)
+        return sum(min(ends.get(state.backlog.stream_id, 0), state.committed or 0) for state in self.topics)
 
-    def _left(self, ends: Ends) -> set[TopicName]:
-        """The topics that have not reached their end and may still do so."""
-        return {
-            state.backlog.topic
-            for state in self.topics
-            if (state.committed or 0) < ends.get(state.backlog.topic, 0)
-            and state.backlog.error is None
-            and state.rest.failures < (_MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1)
-        }
+    def _is_left(self, state: TopicState, ends: Ends) -> bool:
+        """Whether a topic has not reached its end and may still do so."""
+        tries = _MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1
+        behind = (state.committed or 0) < ends.get(state.backlog.stream_id, 0)
+        return behind and state.backlog.error is None and state.rest.failures < tries
 
     def _note_unreadable(self, total: PassFigures) -> None:
         for state in self.topics:

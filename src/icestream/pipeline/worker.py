@@ -12,6 +12,8 @@ import gc
 import importlib.util
 import os
 import sys
+import traceback
+from types import SimpleNamespace
 
 
 def leave_archives() -> None:
@@ -23,12 +25,19 @@ def leave_archives() -> None:
         sys.path[:] = everything
 
 
+def print_unless_left() -> None:
+    """Print the current exception, unless Spark has let this worker go: it does so by closing the connection."""
+    if not isinstance(sys.exception(), ConnectionError):
+        traceback.print_exc()
+
+
 if __name__ == "__main__":
     leave_archives()
-    from pyspark.daemon import manager  # only now: with the archives on the path it would come from there
+    from pyspark import daemon  # only now: with the archives on the path it would come from there
 
     import icestream.pipeline.write  # noqa: F401 - imported for those that are forked
 
+    vars(daemon)["traceback"] = SimpleNamespace(print_exc=print_unless_left, format_exc=traceback.format_exc)
     gc.collect()
     gc.freeze()  # workers collect garbage after each task; what is here now will never be any
-    manager()  # type: ignore[no-untyped-call]
+    daemon.manager()  # type: ignore[no-untyped-call]

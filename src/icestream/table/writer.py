@@ -31,6 +31,8 @@ from icestream.table.written import WrittenFile
 OPEN_FILE_BYTES = 16 * 1024 * 1024
 """What an open file may hold in memory: an object store's client gathers parts of about this size."""
 MAX_OPEN_FILES = 64
+ICEBERG_FILE_BYTES = 512 * 1024 * 1024
+"""Iceberg's own size of files, for a table whose property somebody has removed."""
 _ROW_GROUPS_IN_MEMORY = 4
 
 
@@ -105,7 +107,7 @@ class _Run:
 
     @cached_property
     def target_bytes(self) -> int:
-        return int(self.writer.properties["write.target-file-size-bytes"])
+        return int(self.writer.properties.get("write.target-file-size-bytes", ICEBERG_FILE_BYTES))
 
     @cached_property
     def split(self) -> Split | None:

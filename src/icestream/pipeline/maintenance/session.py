@@ -1,4 +1,4 @@
-"""A Spark session that knows the tables: the pipeline's, with Iceberg's runtime on the class path.
+"""A Spark session that knows the tables: the pipeline's, with Iceberg's runtime.
 
 Started at first use. What goes wrong in the JVM comes out as one of our errors, and a step that lost against another
 commit as `CommitConflictError`.
@@ -7,6 +7,7 @@ commit as `CommitConflictError`.
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -23,7 +24,7 @@ from icestream.pipeline.session import LOOPBACK, is_local, properties
 from icestream.table import spark_catalog_options
 
 _CONFLICTS = ("CommitFailedException", "ValidationException")
-_LIST_SEPARATOR = ":"
+_LOG_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 _SHUFFLE_PARTITIONS = "8"
 
 
@@ -118,12 +119,12 @@ def session_properties(settings: Settings, report: Callable[[str], None] = lambd
     found = properties(base) | spark_catalog_options(settings)
     found |= {
         "spark.app.name": "icestream maintenance",
-        "spark.driver.extraClassPath": _LIST_SEPARATOR.join(jars),
+        # Not on the class path of the JVM, with which the archive of its classes would not fit any more.
+        "spark.jars": ",".join(jars),
+        "spark.driver.extraJavaOptions": f"{found['spark.driver.extraJavaOptions']} {_LOG_OPTION}",
         "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
         "spark.sql.session.timeZone": "UTC",
     }
-    if not is_local(found["spark.master"]):
-        found["spark.jars"] = ",".join(jars)
     return found | settings.pipeline.spark
 
 

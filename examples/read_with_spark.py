@@ -1,0 +1,26 @@
+"""Reads topics' tables with Spark SQL: `python examples/read_with_spark.py DATA_DIR TOPIC`.
+
+`SparkSql` gives a session that has Iceberg's runtime and knows the catalog of the settings. A session of your own needs
+the jars of `python -m icestream.pipeline.jars` and the options of `icestream.table.spark_catalog_options`.
+"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from icestream.config import Settings
+from icestream.model.names import TopicName
+from icestream.pipeline.maintenance.session import SparkSql
+
+
+def main(data_dir: Path, topic: str) -> None:
+    with closing(SparkSql(Settings(data_dir=data_dir))) as spark:
+        table = spark.table(TopicName.parse(topic))
+        messages = spark.session.table(table)
+        messages.select("offset", "publish_time", "payload").orderBy("offset").show(3)
+        spark.session.table(f"{table}.snapshots").select("committed_at", "operation").show()
+        print(f"{messages.count()} rows")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,168 @@
+"""`icestream maintain`: table maintenance as Spark jobs."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icestream.app import configure_logging
+from icestream.cli.common import config_option, json_option, print_json
+from icestream.cli.display import console, table
+from icestream.cli.formatting import NOTHING, count_text, plural, size_text
+from icestream.config import Settings, SettingsError, load_settings
+from icestream.model.names import TopicName
+from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
+from icestream.pipeline.maintenance.run import Maintenance
+from icestream.pipeline.maintenance.session import SparkSql
+from icestream.pipeline.supervisor import read_settings
+from icestream.table import Tables
+
+_NICE = 10
+"""How far a scheduled run stands back behind broker and pipeline."""
+
+
+@click.command(name="maintain", epilog="Example: icestream maintain --all --dry-run")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--all", "everything", is_flag=True, help="All topics that have a table.")
+@click.option("--compact", is_flag=True, help="Join neighbouring small data files.")
+@click.option("--manifests", is_flag=True, help="Join manifests.")
+@click.option("--expire", is_flag=True, help="Drop old snapshots that no branch or tag names.")
+@click.option("--orphans", is_flag=True, help="Remove old files that no snapshot names.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--master", metavar="URL", help="Spark master, such as local[4] (maintenance.master).")
+@config_option
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@json_option
+@click.option("--child", is_flag=True, hidden=True, help="Take the settings from stdin, and stop when it ends.")
+def command(
+    topics: tuple[str, ...],
+    everything: bool,
+    compact: bool,
+    manifests: bool,
+    expire: bool,
+    orphans: bool,
+    dry_run: bool,
+    master: str | None,
+    config_file: Path | None,
+    data: Path | None,
+    as_json: bool,
+    child: bool,
+) -> None:
+    """Keep tables fast and small, with Iceberg's own procedures on Spark.
+
+    Does all four steps, or those that are asked for: compaction that keeps the order of offsets, joining of manifests,
+    expiry of snapshots, removal of orphan files. Needs the catalog, not the broker; producers, the pipeline and readers
+    go on meanwhile. The section `maintenance` of the settings says what is small, old and many; `icestream serve` runs
+    this by itself. Exits with 1 if anything could not be done.
+    """
+    if bool(topics) == everything:
+        raise click.UsageError("Name topics, or give --all.")
+    names = [TopicName.parse(topic) for topic in topics]
+    settings = _settings(child, config_file, {"data_dir": data, "maintenance.master": master})
+    configure_logging(settings.log)
+    if child:
+        os.nice(_NICE)
+        threading.Thread(target=_end_with_stdin, name="parent-watch", daemon=True).start()
+    flags = {Step.COMPACT: compact, Step.MANIFESTS: manifests, Step.EXPIRE: expire, Step.ORPHANS: orphans}
+    steps = [step for step in Step if flags[step] or not any(flags.values())]
+    began = time.monotonic()
+    with (
+        _progress() as (tell, say),
+        contextlib.closing(Tables(settings)) as tables,
+        contextlib.closing(SparkSql(settings, say)) as spark,
+    ):
+        maintenance = Maintenance(settings, tables, spark)
+        reports = maintenance.run(names or maintenance.topics(), steps, dry_run=dry_run, progress=tell)
+    seconds = time.monotonic() - began
+    if as_json:
+        print_json({"dry_run": dry_run, "seconds": seconds, "topics": [report.to_json() for report in reports]})
+    else:
+        _print(reports, seconds, dry_run=dry_run)
+    if failed := [str(report.topic) for report in reports if report.errors]:
+        raise click.ClickException(f"not everything could be done: {', '.join(failed)}")
+
+
+def _settings(child: bool, config_file: Path | None, flags: dict[str, object]) -> Settings:
+    if child:
+        return read_settings(sys.stdin.buffer)
+    try:
+        return load_settings(config_file, flags)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _end_with_stdin() -> None:
+    """Nothing is ever written there: its end means that the broker is gone. The JVM ends when this process does."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[str], None]]]:
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console(err=True), transient=True) as bars:
+        task = bars.add_task("looking at tables", total=None)
+        yield (
+            lambda done, total, said: bars.update(task, completed=done, total=total, description=said),
+            lambda said: bars.update(task, description=said),
+        )
+
+
+def _print(reports: list[TopicReport], seconds: float, *, dry_run: bool) -> None:
+    out = console()
+    columns = ("files", "small", "size", "snapshots", "manifests")
+    shown = table("topic", "", *columns, "would do" if dry_run else "done", numbers=columns)
+    for report in reports:
+        if report.before is not None:
+            said = "; ".join(filter(None, (_step(step, dry_run=dry_run) for step in report.steps))) or "nothing to do"
+            states = (("now", report.before),) if dry_run else (("before", report.before), ("after", report.after))
+            for number, (when, figures) in enumerate(states):
+                shown.add_row("" if number else str(report.topic), when, *_figures(figures), "" if number else said)
+    if reports:
+        out.print(shown)
+    for report in reports:
+        for error in report.errors:
+            out.print(f"{report.topic}: {error}", style="red")
+    out.print(f"{plural(len(reports), 'table')} in {seconds:.1f} s" + (", nothing was changed" if dry_run else ""))
+
+
+def _figures(figures: Figures | None) -> list[str]:
+    if figures is None:
+        return [NOTHING] * 5
+    small = f"{count_text(figures.small_files)} ({size_text(figures.small_bytes)})"
+    sizes = (count_text(figures.files), small, size_text(figures.bytes))
+    return [*sizes, count_text(figures.snapshots), count_text(figures.manifests)]
+
+
+def _step(step: StepReport, *, dry_run: bool) -> str:
+    """What a step did, or would; nothing if that is nothing."""
+    done, planned = step.done, step.planned
+    lost = f" after {plural(step.conflicts, 'conflict')}" if step.conflicts else ""
+    match step.step:
+        case _ if not step.is_needed or (not dry_run and not done):
+            return ""
+        case Step.COMPACT if dry_run:
+            return f"compact {plural(planned['files'], 'file')} ({size_text(planned['bytes'])})"
+        case Step.COMPACT:
+            old, new = done.get("rewritten_data_files_count", 0), done.get("added_data_files_count", 0)
+            return f"{plural(old, 'file')} compacted to {count_text(new)}{lost}"
+        case Step.MANIFESTS if dry_run:
+            return f"join {plural(planned['manifests'], 'manifest')}"
+        case Step.MANIFESTS:
+            old, new = done.get("rewritten_manifests_count", 0), done.get("added_manifests_count", 0)
+            return f"{plural(old, 'manifest')} joined to {count_text(new)}{lost}"
+        case Step.EXPIRE if dry_run:
+            return f"expire {plural(planned['snapshots'], 'snapshot')}"
+        case Step.EXPIRE:
+            removed = plural(sum(done.values()), "file")
+            return f"{plural(planned['snapshots'], 'snapshot')} expired, {removed} removed{lost}"
+        case Step.ORPHANS:
+            files = plural(planned["files"], "orphan file")
+            return f"remove {files}" if dry_run else f"{files} removed"

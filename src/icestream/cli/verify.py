@@ -1,0 +1,137 @@
+"""`icestream verify`: proves that log and table hold the same messages."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from icestream.app import configure_logging
+from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.display import console, table
+from icestream.cli.formatting import NOTHING, count_text, plural
+from icestream.client import Client
+from icestream.config import Settings, SettingsError, load_settings
+from icestream.model.errors import DirectoryInUseError, UnavailableError
+from icestream.model.names import TopicName
+from icestream.storage.lock import LOCK_FILE, exclusive_directory
+from icestream.storage.verify import BrokerLogs, DirectoryLogs, Finding, Logs, Verification, verify_topic
+from icestream.table import Tables
+
+
+@click.command(name="verify", epilog="Example: icestream verify --all")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--all", "everything", is_flag=True, help="All topics.")
+@broker_option
+@config_option
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@json_option
+def command(
+    topics: tuple[str, ...],
+    everything: bool,
+    broker: str,
+    config_file: Path | None,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """Prove that log and table hold the same messages.
+
+    Reads both and checks, for each topic: every offset once and in order, no gap, equal content wherever both hold a
+    message, the ledger, the stream's identity, and the layout of the table's files. Nothing is changed.
+
+    The log is read through the broker, or, if none answers, from the files of the data directory. Where the log is
+    pruned already the table is checked alone. Exits with 1 if anything is wrong.
+    """
+    if bool(topics) == everything:
+        raise click.UsageError("Name topics, or give --all.")
+    names = [TopicName.parse(topic) for topic in topics]
+    try:
+        settings = load_settings(config_file, {"data_dir": data})
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    configure_logging(settings.log)
+    began = time.monotonic()
+    reports = []
+    with _logs(broker, settings) as logs, contextlib.closing(Tables(settings)) as tables, _progress() as bar:
+        chosen = names or logs.topics()
+        for number, topic in enumerate(chosen):
+            reports.append(verify_topic(topic, logs.view, tables, bar(f"{topic} ({number + 1} of {len(chosen)})")))
+    seconds = time.monotonic() - began
+    if as_json:
+        sound = all(report.is_sound for report in reports)
+        print_json({"sound": sound, "seconds": seconds, "topics": [report.to_json() for report in reports]})
+    else:
+        _print(reports, seconds)
+    if not all(report.is_sound for report in reports):
+        raise click.exceptions.Exit(1)
+
+
+@contextlib.contextmanager
+def _logs(broker: str, settings: Settings) -> Iterator[Logs]:
+    """The broker's logs, or those of the data directory, which no broker may open meanwhile."""
+    with Client(broker) as client:
+        try:
+            client.list_topics(prefix="/")  # no topic is called so: it only has to answer
+        except UnavailableError:
+            pass
+        else:
+            yield BrokerLogs(client)
+            return
+    click.echo(f"no broker answers at {broker}: the files in {settings.wal.dir} are read", err=True)
+    directory = Path(str(settings.wal.dir))
+    try:
+        with exclusive_directory(directory) if (directory / LOCK_FILE).exists() else contextlib.nullcontext():
+            yield DirectoryLogs(directory)
+    except DirectoryInUseError as error:
+        raise DirectoryInUseError(
+            "a broker uses these files", operation="verify", place=error.place, remedy="give its address with --broker"
+        ) from None
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(err=True), transient=True) as bars:
+        task = bars.add_task("looking", total=None)
+
+        def begin(text: str) -> Callable[[int, int], None]:
+            bars.reset(task, description=text)
+            return lambda done, total: bars.update(task, completed=done, total=total)
+
+        yield begin
+
+
+def _print(reports: list[Verification], seconds: float) -> None:
+    out = console()
+    numbers = ("log from", "log to", "in table", "files", "compared", "waiting", "lost")
+    shown = table("topic", *numbers, "result", numbers=numbers)
+    for report in reports:
+        wrong = len(report.findings) + report.further_findings
+        shown.add_row(
+            str(report.topic),
+            *(_number(value) for value in (report.log_start, report.durable_end, report.committed_offset)),
+            *(count_text(value) for value in (report.files, report.compared, report.waiting, report.lost)),
+            "sound" if report.is_sound else plural(wrong, "finding"),
+        )
+    if reports:
+        out.print(shown)
+    for report in reports:
+        for finding in report.findings:
+            out.print(f"{report.topic}: {_line(finding)}", style="red", soft_wrap=True)
+        if report.further_findings:
+            out.print(f"{report.topic}: and {count_text(report.further_findings)} more", style="red")
+    out.print(f"{plural(len(reports), 'topic')} in {seconds:.1f} s")
+
+
+def _number(value: int | None) -> str:
+    return NOTHING if value is None else count_text(value)
+
+
+def _line(finding: Finding) -> str:
+    if finding.first_offset is None:
+        return str(finding)
+    if finding.first_offset == finding.last_offset:
+        return f"offset {finding.first_offset}: {finding}"
+    return f"offsets {finding.first_offset} to {finding.last_offset}: {finding}"

@@ -1,0 +1,140 @@
+"""Maintenance beside a broker: `icestream maintain --all` as a child process, now and then.
+
+What it guarantees: one run at a time, the next an interval after the end of the last; all that runs say is in one log
+file of bounded size; and no run outlives the broker, however that ends, because it stops when its stdin does. A run can
+be killed at any moment: what it had not committed is left to the next clean-up of orphans.
+
+The child works at a low priority, takes no part in commits, and gets the broker's settings on its stdin.
+"""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import structlog
+
+from icestream.config import Settings
+from icestream.pipeline.supervisor import BoundedLog, encode_settings
+
+LOG_NAME = "maintenance.log"
+_HOUR_SECONDS = 3600.0
+_MINUTE_SECONDS = 60.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class ScheduleState:
+    pid: int | None
+    """Of the child, if one runs."""
+    runs: int
+    """That have ended."""
+    failures: int
+    """Runs that ended with another exit code than 0."""
+    last_exit: int | None
+    last_seconds: float
+
+
+def maintenance_schedule(settings: Settings) -> "Schedule":
+    """Runs maintenance of all tables at the intervals of the settings, once it is started."""
+    return Schedule(
+        [sys.executable, "-m", "icestream.cli", "maintain", "--all", "--child"],
+        settings,
+        interval_seconds=settings.maintenance.interval_minutes * _MINUTE_SECONDS,
+        orphan_interval_seconds=settings.maintenance.orphan_interval_hours * _HOUR_SECONDS,
+    )
+
+
+class Schedule(threading.Thread):
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Settings,
+        *,
+        interval_seconds: float,
+        orphan_interval_seconds: float,
+    ) -> None:
+        super().__init__(name="maintenance-schedule", daemon=True)
+        self._command = list(command)
+        self._greeting = encode_settings(settings)
+        self._output = BoundedLog(settings.data_dir / LOG_NAME, settings.pipeline.log_max_bytes)
+        self._interval_seconds = interval_seconds
+        self._orphan_interval_seconds = orphan_interval_seconds
+        self._orphans_at: float | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._runs = 0
+        self._failures = 0
+        self._last_exit: int | None = None
+        self._last_seconds = 0.0
+
+    @property
+    def state(self) -> ScheduleState:
+        with self._lock:
+            pid = self._child.pid if self._child else None
+            return ScheduleState(pid, self._runs, self._failures, self._last_exit, self._last_seconds)
+
+    def run(self) -> None:
+        while not self._stopping.wait(self._interval_seconds):
+            self._run_once()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End a run that is under way."""
+        self._stopping.set()
+        with self._lock:
+            child = self._child
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
+            try:
+                child.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        if self.is_alive():
+            self.join()
+        self._output.close()
+
+    def _steps(self, now: float) -> list[str]:
+        """The steps of this run: orphans, whose search lists whole tables, come less often."""
+        steps = ["--compact", "--manifests", "--expire"]
+        if self._orphans_at is None or now - self._orphans_at >= self._orphan_interval_seconds:
+            self._orphans_at = now
+            steps.append("--orphans")
+        return steps
+
+    def _run_once(self) -> None:
+        began = monotonic()
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            try:
+                child = self._child = subprocess.Popen(
+                    [*self._command, *self._steps(began)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+            except OSError as error:
+                _log.error("maintenance cannot be started", error=str(error))
+                return
+        assert child.stdout is not None
+        assert child.stdin is not None
+        with contextlib.suppress(OSError):  # it died at once; its exit code tells
+            child.stdin.write(self._greeting)
+            child.stdin.flush()
+        self._output.copy(child.stdout)
+        exit_code = child.wait()
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        with self._lock:
+            self._child = None
+            self._runs += 1
+            self._failures += exit_code != 0
+            self._last_exit, self._last_seconds = exit_code, monotonic() - began
+        if exit_code and not self._stopping.is_set():
+            _log.warning("maintenance failed", exit_code=exit_code, log=LOG_NAME)

@@ -1,0 +1,21 @@
+"""Proves that a topic's log and its table hold the same messages: each offset once, in order, with the same content.
+
+What is proved, for each topic:
+
+- the table belongs to the log's stream, and its ledger is not ahead of the log;
+- every offset below the ledger stands in the table exactly once, and none above it;
+- where the log still holds a message, all columns of its row are equal to it;
+- offsets that the table lacks are those that a repair of the log has given up; where the log is pruned, there are none;
+- the rows of each file are in offset order (or its row groups sorted, where the topic asks for it), its description
+  tells the truth, and in a table without partitions no two files overlap;
+- the log itself can be read to its end, every frame checked.
+
+Nothing is changed. Log and table are read once, side by side, a batch of each at a time. The log comes from a broker,
+or from the files of one that is stopped: `logs`. `reconcile` compares the two, `layout` looks at the files.
+"""
+
+from icestream.storage.verify.findings import Finding, Verification
+from icestream.storage.verify.logs import BrokerLogs, DirectoryLogs, Logs, LogView
+from icestream.storage.verify.verify import verify_topic
+
+__all__ = ["BrokerLogs", "DirectoryLogs", "Finding", "LogView", "Logs", "Verification", "verify_topic"]

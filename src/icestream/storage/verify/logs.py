@@ -1,0 +1,169 @@
+"""Logs to verify: those of a running broker, or the files of a stopped one. Both are only read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from icestream.client import Client
+from icestream.client.pipeline import TopicBacklog
+from icestream.model.errors import DamagedError, OffsetOutOfRangeError
+from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
+from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
+from icestream.model.names import TopicName
+from icestream.storage.record import decode_schema
+from icestream.wal import LocalFiles
+from icestream.wal.inspect import Report, inspect_directory, segment_pieces
+from icestream.wal.segment import segment_offsets
+from icestream.wal.stream import STREAM_FILE, load_stream
+
+
+class LogView(Protocol):
+    """One topic's log at one moment."""
+
+    @property
+    def topic(self) -> TopicName: ...
+    @property
+    def stream_id(self) -> str: ...
+    @property
+    def start_offset(self) -> int:
+        """The first kept offset; it may grow while the log is read."""
+
+    @property
+    def durable_end(self) -> int: ...
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the log, known before it is read."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its messages from the first kept to the end, in order; messages that were given up are left out."""
+
+
+class Logs(Protocol):
+    def topics(self) -> list[TopicName]: ...
+
+    def view(self, topic: TopicName) -> LogView | None: ...
+
+
+@dataclass
+class BrokerLogs:
+    client: Client
+
+    def topics(self) -> list[TopicName]:
+        return sorted(TopicName.parse(found.topic) for found in self.client.list_topics())
+
+    def view(self, topic: TopicName) -> LogView | None:
+        found = self.client.backlog(str(topic)).topics
+        return next((_BrokerLog(self.client, one) for one in found if one.topic == topic), None)
+
+
+@dataclass
+class _BrokerLog:
+    client: Client
+    backlog: TopicBacklog
+    pruned_to: int = 0
+
+    @property
+    def topic(self) -> TopicName:
+        return self.backlog.topic
+
+    @property
+    def stream_id(self) -> str:
+        return self.backlog.stream_id
+
+    @property
+    def start_offset(self) -> int:
+        return max(self.backlog.start_offset, self.pruned_to)
+
+    @property
+    def durable_end(self) -> int:
+        return self.backlog.durable_end
+
+    @property
+    def problems(self) -> list[str]:
+        return [] if self.backlog.error is None else [self.backlog.error]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Should the broker prune the log while it is read, reading goes on where the log begins then."""
+        start = self.start_offset
+        while start < self.durable_end:
+            reader = self.client.read_range(self.topic, self.stream_id, start, self.durable_end)
+            try:
+                yield from reader.batches()
+            except OffsetOutOfRangeError:
+                begins = self.client.describe_topic(self.topic).start_offset
+                if begins <= reader.next_offset:
+                    raise
+                start = self.pruned_to = begins
+            else:
+                return
+
+
+@dataclass
+class DirectoryLogs:
+    """The logs below a directory that no broker uses meanwhile."""
+
+    directory: Path
+    files: LocalFiles = field(default_factory=LocalFiles)
+
+    def topics(self) -> list[TopicName]:
+        found = self.directory.glob(f"*/*/{STREAM_FILE}")
+        return sorted(TopicName(path.parts[-3], path.parts[-2]) for path in found if not path.parts[-3].startswith("."))
+
+    def view(self, topic: TopicName) -> LogView | None:
+        directory = self.directory / topic.namespace / topic.name
+        if not (directory / STREAM_FILE).exists():
+            return None
+        return _DirectoryLog(self.files, directory, topic, inspect_directory(self.files, directory))
+
+
+@dataclass
+class _DirectoryLog:
+    files: LocalFiles
+    directory: Path
+    topic: TopicName
+    report: Report
+
+    @property
+    def stream_id(self) -> str:
+        return str(self.report.stream_id)
+
+    @property
+    def start_offset(self) -> int:
+        return self.report.start_offset or 0
+
+    @property
+    def durable_end(self) -> int:
+        return self.report.end_offset or 0
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{problem.file}, byte {problem.position}: {problem.reason}" for problem in self.report.problems]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        schemas = {
+            number: decode_schema(text) for number, text in load_stream(self.files, self.directory).schemas.items()
+        }
+        for batch in stream_batches(self._frames(), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
+            kept = slice_from(batch, self.start_offset)
+            if kept.num_rows:
+                yield kept
+
+    def _frames(self) -> Iterator[Frame]:
+        expected: int | None = None
+        for base_offset in segment_offsets(self.files, self.directory):
+            for piece in segment_pieces(self.files, self.directory, base_offset):
+                if piece.complete is None:
+                    continue
+                frame = piece.complete.frame
+                if expected is not None and frame.base_offset != expected:
+                    raise DamagedError(
+                        f"offset {frame.base_offset} follows where {expected} was to come",
+                        operation="read log",
+                        place=str(self.directory),
+                        remedy="see `icestream wal inspect`",
+                    )
+                expected = frame.end_offset
+                yield frame

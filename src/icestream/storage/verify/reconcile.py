@@ -1,0 +1,197 @@
+"""Log and table side by side, offset by offset.
+
+Both come in offset order, in batches of their own lengths. What goes through at once is the stretch up to where both
+have been read to. Where the log does not reach (it is pruned, or there is none) the table is checked alone.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.model.messages import conform
+from icestream.storage.verify.findings import Finding, Kind, Verification
+from icestream.storage.verify.logs import LogView
+from icestream.storage.verify.rows import differences
+
+_MISSING = "messages that the log holds are not in the table"
+_MISSING_ALONE = "offsets are not in the table, and the log no longer reaches there"
+_TWICE = "messages stand in the table more than once"
+_BEYOND = "the table holds messages that its ledger does not count"
+_BACK = "rows come behind rows with larger offsets: a file's offsets are not as they are described"
+_MAX_RUNS = 50
+
+Advance = Callable[[int], None]
+"""Told the offset that was reached."""
+
+
+class _Side:
+    """One of the two streams, with the batch that is being used up."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.batch: pa.RecordBatch | None = None
+        self.advance()
+
+    def advance(self) -> None:
+        self.batch = next((batch for batch in self._batches if batch.num_rows), None)
+
+    @property
+    def last(self) -> int:
+        assert self.batch is not None
+        return int(self.batch.column(0)[-1].as_py())
+
+    def take(self, through: int) -> pa.RecordBatch:
+        """The rows of the batch up to an offset."""
+        batch = self.batch
+        assert batch is not None
+        count = batch.num_rows
+        if self.last > through:
+            count = pc.sum(pc.less_equal(batch.column(0), through)).as_py()
+        if count == batch.num_rows:
+            self.advance()
+        else:
+            self.batch = batch.slice(count)
+        return batch.slice(0, count)
+
+
+@dataclass
+class Reconciliation:
+    log: LogView | None
+    committed: int
+    schema: pa.Schema
+    report: Verification
+    advance: Advance
+    next_offset: int = 0
+    """All below it are accounted for."""
+    log_offset: int = 0
+    """How far the log was read."""
+
+    def run(self, rows: Iterator[pa.RecordBatch]) -> None:
+        """Go through the table's rows, and the log to its end."""
+        table = _Side(rows)
+        log = _Side(iter(()) if self.log is None else self.log.batches())
+        while table.batch is not None or log.batch is not None:
+            if log.batch is None:
+                through = table.last
+            elif table.batch is None:
+                through = log.last
+            else:
+                through = min(table.last, log.last)
+            found = table.take(through) if table.batch is not None else _none(self.schema)
+            expected = log.take(through) if log.batch is not None else None
+            self._stretch(found, expected, through)
+            self.advance(min(through + 1, self.committed))
+        self._end()
+
+    def _stretch(self, found: pa.RecordBatch, expected: pa.RecordBatch | None, through: int) -> None:
+        found = self._below_ledger(found)
+        begins = self.committed if self.log is None else self.log.start_offset
+        alone = _count(found, begins)
+        if alone:
+            self._alone(found.column(0).slice(0, alone))
+            found = found.slice(alone)
+        if expected is None:
+            if found.num_rows:  # the log has ended before the table: what it lacks there was given up
+                self._alone(found.column(0))
+            return
+        self._note_lost(begins, expected)
+        waiting = expected.num_rows - _count(expected, self.committed)
+        self.report.waiting += waiting
+        expected = expected.slice(0, expected.num_rows - waiting)
+        if self.next_offset < begins and (found.num_rows or expected.num_rows):
+            self._missing(self.next_offset, begins, _MISSING_ALONE)
+            self.next_offset = begins
+        if found.num_rows or expected.num_rows:
+            self._compare(found, expected)
+        self.next_offset = max(self.next_offset, min(through + 1, self.committed))
+
+    def _below_ledger(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        self.report.rows += found.num_rows
+        if found.num_rows and found.column(0)[0].as_py() < self.next_offset - 1:
+            self._note("order", _BACK, found.column(0).slice(0, 1))
+        below = _count(found, self.committed)
+        if below < found.num_rows:
+            self._note("ledger", _BEYOND, found.column(0).slice(below))
+        return found.slice(0, below)
+
+    def _alone(self, offsets: pa.Array) -> None:
+        """Offsets that only the table has must count up from the last one."""
+        self._duplicates(offsets)
+        before = pa.concat_arrays([pa.array([self.next_offset - 1], pa.int64()), offsets.slice(0, len(offsets) - 1)])
+        jumps = pc.greater(pc.subtract(offsets, before), 1)
+        firsts = pc.add(before.filter(jumps), 1).to_pylist()[:_MAX_RUNS]
+        for first, end in zip(firsts, offsets.filter(jumps).to_pylist()[:_MAX_RUNS], strict=True):
+            self._missing(first, end, _MISSING_ALONE)
+        self.next_offset = max(self.next_offset, offsets[-1].as_py() + 1)
+
+    def _compare(self, found: pa.RecordBatch, expected: pa.RecordBatch) -> None:
+        offsets, wanted = found.column(0), expected.column(0)
+        if not offsets.equals(wanted):
+            self._duplicates(offsets)
+            self._note("gap", _MISSING, wanted.filter(pc.invert(pc.is_in(wanted, offsets))))
+            places = pc.index_in(offsets, wanted)
+            # A row that the log lacks is one that a repair of the log has given up: the table has it still.
+            found = found.filter(places.is_valid())
+            expected = expected.take(places.drop_null())
+        self._columns(expected)
+        for row, column in differences(found, conform(expected, self.schema)):
+            offset = found.column(0)[row].as_py()
+            self.report.add(Finding("content", f"column {column!r} is not what was published", offset, offset))
+        self.report.compared += found.num_rows
+
+    def _columns(self, expected: pa.RecordBatch) -> None:
+        for name in set(expected.schema.names) - set(self.schema.names):
+            if expected.column(name).null_count < expected.num_rows:
+                self._note("content", f"the table has no column {name!r}", expected.column(0))
+
+    def _duplicates(self, offsets: pa.Array) -> None:
+        same = pc.equal(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
+        repeated = offsets.slice(1).filter(same)
+        self._note("duplicate", _TWICE, repeated)
+        if len(offsets) and offsets[0].as_py() == self.next_offset - 1 and self.next_offset:
+            self._note("duplicate", _TWICE, offsets.slice(0, 1))
+
+    def _missing(self, first: int, end: int, text: str) -> None:
+        if first < end:
+            self.report.add(Finding("gap", text, first, end - 1))
+
+    def _note(self, kind: Kind, text: str, offsets: pa.Array) -> None:
+        """A finding for each stretch of offsets that follow on each other."""
+        if len(offsets) == 0:
+            return
+        breaks = pc.greater(pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1)), 1)
+        firsts = [offsets[0].as_py(), *offsets.slice(1).filter(breaks).to_pylist()]
+        lasts = [*offsets.slice(0, len(offsets) - 1).filter(breaks).to_pylist(), offsets[-1].as_py()]
+        for first, last in list(zip(firsts, lasts, strict=True))[:_MAX_RUNS]:
+            self.report.add(Finding(kind, text, first, last))
+
+    def _end(self) -> None:
+        """What is left up to the ledger is missing, or was given up where the log still reaches."""
+        log_end = 0 if self.log is None else min(self.committed, self.log.durable_end)
+        begins = self.committed if self.log is None else self.log.start_offset
+        if self.next_offset < min(begins, self.committed):
+            self._missing(self.next_offset, min(begins, self.committed), _MISSING_ALONE)
+        elif self.next_offset < self.committed and log_end < self.committed:
+            self._missing(max(self.next_offset, log_end), self.committed, _MISSING_ALONE)
+        if self.log is not None:
+            self.report.lost += max(0, self.log.durable_end - max(self.log_offset, self.log.start_offset))
+
+    def _note_lost(self, begins: int, expected: pa.RecordBatch) -> None:
+        """The log leaves out what a repair has given up, and nothing else."""
+        self.report.lost += max(0, expected.column(0)[0].as_py() - max(self.log_offset, begins))
+        self.log_offset = expected.column(0)[-1].as_py() + 1
+
+
+def _count(batch: pa.RecordBatch, below: int) -> int:
+    """How many rows, of a batch in offset order, are below an offset."""
+    if batch.num_rows == 0 or batch.column(0)[0].as_py() >= below:
+        return 0
+    if batch.column(0)[-1].as_py() < below:
+        return int(batch.num_rows)
+    return int(pc.sum(pc.less(batch.column(0), below)).as_py())
+
+
+def _none(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -1,0 +1,79 @@
+"""Verifies one topic."""
+
+import time
+from collections.abc import Callable
+
+from icestream.model.errors import IcestreamError
+from icestream.model.names import TopicName
+from icestream.storage.verify.findings import Finding, Verification
+from icestream.storage.verify.layout import Layout
+from icestream.storage.verify.logs import LogView
+from icestream.storage.verify.reconcile import Reconciliation
+from icestream.table import Tables, TopicTable
+from icestream.table.contents import read_contents
+from icestream.table.ordered import ordered_scan
+
+Progress = Callable[[int, int], None]
+"""Told how many offsets are checked, and of how many."""
+
+
+def verify_topic(
+    topic: TopicName,
+    find_log: Callable[[TopicName], LogView | None],
+    tables: Tables,
+    progress: Progress = lambda _done, _all: None,
+) -> Verification:
+    """Check a topic's log and table against each other. What is wrong is in the findings, and nothing is raised for it.
+
+    The table is loaded before the log is looked at: what it holds the log held before.
+    """
+    report = Verification(topic)
+    began = time.monotonic()
+    try:
+        table = tables.find(topic)
+        log = find_log(topic)
+        if table is None and log is None:
+            report.add(Finding("damaged", "there is neither a log nor a table"))
+        else:
+            _verify(log, table, report, progress)
+    except IcestreamError as error:
+        report.add(Finding("damaged", error.message, place=error.place))
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def _verify(log: LogView | None, table: TopicTable | None, report: Verification, progress: Progress) -> None:
+    if log is not None:
+        report.stream_id, report.log_start, report.durable_end = log.stream_id, log.start_offset, log.durable_end
+        for problem in log.problems:
+            report.add(Finding("damaged", f"the log: {problem}"))
+    if table is None:
+        assert log is not None
+        _read_log(log, report, progress)
+        return
+    ledger = table.ledger
+    report.committed_offset = ledger.committed_offset
+    if log is not None and ledger.stream_id != log.stream_id:
+        report.add(Finding("stream", f"the table belongs to the stream {ledger.stream_id}, the log is {log.stream_id}"))
+        return
+    report.stream_id = ledger.stream_id
+    if log is not None and ledger.committed_offset > log.durable_end:
+        text = f"the table counts messages below {ledger.committed_offset}, the log ends at {log.durable_end}"
+        report.add(Finding("ledger", text, log.durable_end, ledger.committed_offset - 1))
+    contents = read_contents(table)
+    layout = Layout(contents, report)
+    layout.check_overlaps()
+    layout.check_delete_files()
+    total = ledger.committed_offset
+    work = Reconciliation(log, total, table.stream_schema, report, lambda done: progress(done, total))
+    work.run(ordered_scan(table, on_row_group=layout.take))
+
+
+def _read_log(log: LogView, report: Verification, progress: Progress) -> None:
+    """A topic that has no table yet: every frame is read and checked."""
+    if log.start_offset:
+        report.add(Finding("gap", "the log does not begin at 0, and there is no table", 0, log.start_offset - 1))
+    for batch in log.batches():
+        report.waiting += batch.num_rows
+        progress(batch.column(0)[-1].as_py() + 1, log.durable_end)
+    report.lost = log.durable_end - log.start_offset - report.waiting
