@@ -36,8 +36,7 @@ _SMOOTHING = 0.3
 _MAX_OPENED_AT_ONCE = 256
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Ends = Mapping[str, int]
-"""Offsets by stream id: a topic that is made again meanwhile is another stream."""
+Ends = Mapping[TopicName, int]
 Allotted = Sequence[tuple[plan.Waiting, int]]
 
 
@@ -101,14 +100,14 @@ class Passes:
         due = self.topics.due(state, self.seconds)
         if ends is None or due is None:
             return due is not None and due <= now
-        return state.backlog.stream_id in ends and state.rest.until <= now
+        return state.backlog.topic in ends and state.rest.until <= now
 
     def _waiting(self, state: TopicState, ends: Ends | None) -> plan.Waiting | None:
         """What of a topic this pass may write."""
         if state.table is None or state.pending is not None or state.rest.until > self._clock():
             return None
         if ends is not None:
-            return state.waiting(ends.get(state.backlog.stream_id, 0))
+            return state.waiting(ends.get(state.backlog.topic, 0))
         waiting = state.waiting()
         if waiting is None or plan.due_at(waiting, self._limits, pass_seconds=self.seconds) > self._clock():
             return None

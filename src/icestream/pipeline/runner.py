@@ -85,9 +85,12 @@ class Runner:
         What is published meanwhile is not waited for, nor is a topic that is deleted meanwhile and made again.
         """
         self.topics.look_at_all()
-        ends = {state.backlog.stream_id: state.backlog.durable_end for state in self.topics}
+        ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
+        streams = {state.backlog.stream_id for state in self.topics}
         total = PassFigures()
         while not stopping.is_set():
+            for made_again in [state for state in self.topics if state.backlog.stream_id not in streams]:
+                ends.pop(made_again.backlog.topic, None)
             progress(self._done(ends), sum(ends.values()))
             resting = [state.rest.until for state in self.topics if self._is_left(state, ends)]
             if not resting:
@@ -99,12 +102,12 @@ class Runner:
         return total
 
     def _done(self, ends: Ends) -> int:
-        return sum(min(ends.get(state.backlog.stream_id, 0), state.committed or 0) for state in self.topics)
+        return sum(min(ends.get(state.backlog.topic, 0), state.committed or 0) for state in self.topics)
 
     def _is_left(self, state: TopicState, ends: Ends) -> bool:
         """Whether a topic has not reached its end and may still do so."""
         tries = _MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1
-        behind = (state.committed or 0) < ends.get(state.backlog.stream_id, 0)
+        behind = (state.committed or 0) < ends.get(state.backlog.topic, 0)
         return behind and state.backlog.error is None and state.rest.failures < tries
 
     def _note_unreadable(self, total: PassFigures) -> None:

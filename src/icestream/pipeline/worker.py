@@ -8,12 +8,16 @@ the path before each task; reading the archives' directories anew took longer th
 off the path where the same code is installed as plain files.
 """
 
+import ctypes
 import gc
 import importlib.util
 import os
+import signal
 import sys
 import traceback
 from types import SimpleNamespace
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def leave_archives() -> None:
@@ -31,7 +35,14 @@ def print_unless_left() -> None:
         traceback.print_exc()
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this worker with the process that it was forked from, whatever it waits for then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    os.register_at_fork(after_in_child=die_with_parent)
     leave_archives()
     from pyspark import daemon  # only now: with the archives on the path it would come from there
 

@@ -1,6 +1,7 @@
 """Spark SQL over tables in a process of its own, one for all tests: any number of catalogs, one session."""
 
 import multiprocessing
+import os
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Self
 
 from icestream.config import PipelineSettings, Settings
 from icestream.model.errors import IcestreamError
+from icestream.pipeline.jars import JARS, ensure_jars
 from icestream.pipeline.maintenance.session import SparkSql
 from icestream.table import spark_catalog_options
 
@@ -19,7 +21,8 @@ _LIMIT_SECONDS = 180.0
 class SparkProcess:
     def __init__(self, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        settings = Settings(data_dir=folder, pipeline=PipelineSettings(master="local[2]"))
+        jars = ",".join(str(path) for path in ensure_jars(JARS))  # for any catalog that comes
+        settings = Settings(data_dir=folder, pipeline=PipelineSettings(master="local[2]", spark={"spark.jars": jars}))
         self._connection, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(there, settings), name="spark-sql")
         self._lock = threading.Lock()
@@ -65,6 +68,8 @@ class _Remote(SparkSql):
 
 
 def _serve(connection: Connection, settings: Settings) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):  # Glue's client asks for some; a test server for none
+        os.environ.setdefault(name, "testing")
     spark = SparkSql(settings)
     try:
         while True:

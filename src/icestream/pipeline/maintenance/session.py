@@ -88,6 +88,8 @@ class SparkSql:
         self._report("starting Spark")
         os.environ["JAVA_HOME"] = str(java_home())
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for name, value in aws_environment(self._settings).items():
+            os.environ.setdefault(name, value)
         chosen = session_properties(self._settings, self._report)
         if is_local(chosen["spark.master"]):
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
@@ -126,6 +128,20 @@ def session_properties(settings: Settings, report: Callable[[str], None] = lambd
         "spark.sql.session.timeZone": "UTC",
     }
     return found | settings.pipeline.spark
+
+
+def aws_environment(settings: Settings) -> dict[str, str]:
+    """The keys of the settings where Glue's Java client looks for them: it takes no properties, unlike that of S3."""
+    store = settings.object_store
+    if settings.catalog.type != "glue" or store.access_key is None or store.secret_key is None:
+        return {}
+    found = {
+        "AWS_ACCESS_KEY_ID": store.access_key.get_secret_value(),
+        "AWS_SECRET_ACCESS_KEY": store.secret_key.get_secret_value(),
+    }
+    if store.session_token is not None:
+        found["AWS_SESSION_TOKEN"] = store.session_token.get_secret_value()
+    return found
 
 
 def jar_names(settings: Settings) -> list[str]:

@@ -1,0 +1,29 @@
+"""What several kinds of integration tests share: Spark SQL, and topics with tables."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.servers import require
+from tests.topics import Topics
+
+from icestream.testing.broker_process import BrokerProcess
+from icestream.testing.spark_process import SparkProcess
+
+
+@pytest.fixture(scope="session")
+def spark_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    require("spark")
+    require("iceberg-jars")
+    with SparkProcess(tmp_path_factory.mktemp("spark-sql")) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """A broker without a pipeline, whose catalog has a name that no other test's has."""
+    data_dir: Path = tmp_path_factory.mktemp("topics")
+    environ = {"ICESTREAM_CATALOG__NAME": f"c{uuid4().hex[:12]}"}
+    with BrokerProcess(data_dir, environ=environ) as broker, Topics(broker, environ) as topics:
+        yield topics
