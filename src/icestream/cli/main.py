@@ -22,7 +22,7 @@ COMMANDS = {
     "produce": "Publish lines of a file or of stdin.",
     "consume": "Write a topic's messages to stdout.",
     "pipeline": "Turn the log into Iceberg tables with Spark.",
-    "maintain": "Keep tables fast and small: compaction, expiry, clean-up.",
+    "maintain": "Keep tables fast and small, with Iceberg's own procedures on Spark.",
     "verify": "Prove that log and table hold the same messages.",
     "stats": "Print figures of topics and broker.",
     "top": "Watch topics live: rates, sizes, offsets.",

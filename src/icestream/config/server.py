@@ -83,8 +83,8 @@ class TopicSettings(Section):
     auto_create: bool = Field(default=True, description="Create a topic at its first publish or subscription.")
     default_ack: Literal["memory", "disk", "table"] = Field(
         default="disk",
-        description="When a publish is acknowledged: once the broker has it in memory, once it is synced to disk, or once "
-        "it is in the table.",
+        description="When a publish is acknowledged: once the broker has it in memory, once it is synced to disk, or "
+        "once it is in the table.",
     )
 
 

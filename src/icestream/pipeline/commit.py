@@ -12,7 +12,7 @@
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icestream.model.errors import (
     CatalogUnavailableError,
@@ -26,6 +26,8 @@ from icestream.pipeline.crash import crash_point
 from icestream.table import TopicTable, WrittenFile
 
 MAX_TRIES = 10
+MAX_WAIT_SECONDS = 12 * 3600.0
+"""Half of the shortest age that maintenance takes for that of an orphan."""
 _PAUSE_SECONDS = 0.02
 
 
@@ -37,6 +39,12 @@ class Pending:
     start: int
     end: int
     epoch: int
+    written_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the files waited so long that the clean-up of orphans may soon take them for abandoned."""
+        return time.monotonic() - self.written_at > MAX_WAIT_SECONDS
 
 
 @dataclass(frozen=True)

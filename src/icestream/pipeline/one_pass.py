@@ -79,7 +79,11 @@ class Passes:
         """Do what is due now. With `ends`, do everything below those offsets whatever its age, and nothing else."""
         began = self._clock()
         figures = PassFigures()
+        self._note_unreadable(figures)
         ready = [state for state in self.topics if self._is_ready(state, ends, began)]
+        for state in ready:
+            if state.pending is not None and state.pending.is_stale:
+                state.pending = state.table = None  # written anew, from where the ledger is by then
         self._commit_pending([state for state in ready if state.pending is not None], figures)
         self._open([state for state in ready if state.table is None][:_MAX_OPENED_AT_ONCE], figures)
         waiting = [found for state in ready if (found := self._waiting(state, ends)) is not None]
@@ -95,6 +99,15 @@ class Passes:
             self.topics.look(seen=began)
             self.topics.release_tables(self._settings.pipeline.max_pass_topics)
         return figures
+
+    def _note_unreadable(self, figures: PassFigures) -> None:
+        """Topics whose log the broker cannot open have nothing to be tried, but a reason to be seen."""
+        for state in self.topics:
+            if state.untold:
+                state.untold = False
+                counted = figures.of(state.backlog.topic)
+                counted.error = state.backlog.error
+                counted.failures += counted.error is not None
 
     def _is_ready(self, state: TopicState, ends: Ends | None, now: float) -> bool:
         due = self.topics.due(state, self.seconds)

@@ -50,6 +50,11 @@ class TopicState:
     """When messages of it were last handed to a job."""
     crashed: bool = False
     """The last try took a worker with it: the topic gets a job of its own."""
+    untold: bool = False
+    """The log cannot be read, or can be read again, and the figures do not say so yet."""
+
+    def __post_init__(self) -> None:
+        self.untold = self.backlog.error is not None
 
     def update(self, backlog: TopicBacklog, seen: float) -> None:
         """Take in what the broker says; `seen` is the earliest time at which new messages can have come."""
@@ -58,6 +63,8 @@ class TopicState:
         if backlog.schema != self.backlog.schema:
             self.table = None
             self.rest.end()
+        if backlog.error is not None or self.backlog.error is not None:
+            self.untold = True
         self.backlog = backlog
 
     @property

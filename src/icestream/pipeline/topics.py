@@ -79,6 +79,8 @@ class Topics:
 
     def due(self, state: TopicState, pass_seconds: float) -> float | None:
         """When something is to be done for a topic; None while nothing is."""
+        if state.untold:
+            return LONG_AGO
         if state.backlog.error is not None:
             return None
         if state.pending is not None or (state.committed is None and state.waits):

@@ -143,9 +143,12 @@ class IcebergStorage:
     ) -> Append:
         """Check a batch and queue it for the topic's log; `answer` is called when it is at the level, or refused.
 
-        Inline, the calling thread makes it durable itself if nobody else is busy with the log. It raises when the batch
+        Without `answer` it returns when the batch is at the level, and raises when it cannot be brought there. Inline,
+        the calling thread makes it durable itself if nobody else is busy with the log. It raises when the batch
         is not one for this topic, or is one too many; nothing was stored then, and `answer` is not called.
         """
+        if answer is None:
+            return self._publish_and_wait(topic, batch, producer=producer, sequence=sequence, level=level)
         server = self.settings.server
         payload = topic.payload(
             batch,
@@ -159,7 +162,7 @@ class IcebergStorage:
 
         def finished(append: Append) -> None:
             budget.give_back(nbytes)
-            if answer is None or level is AckLevel.MEMORY:
+            if level is AckLevel.MEMORY:
                 return
             if level is AckLevel.TABLE and append.error is None:
                 self._answer_from_table(topic, append, batch.num_rows, answer)
@@ -173,8 +176,20 @@ class IcebergStorage:
             if isinstance(error, ClosedError):
                 raise topic.gone() from error
             raise
-        if answer is not None and level is AckLevel.MEMORY:
+        if level is AckLevel.MEMORY:
             answer(append)
+        return append
+
+    def _publish_and_wait(
+        self, topic: Topic, batch: pa.RecordBatch, *, producer: str, sequence: int, level: AckLevel
+    ) -> Append:
+        answered = threading.Event()
+        append = self.publish(
+            topic, batch, producer=producer, sequence=sequence, level=level, answer=lambda _: answered.set()
+        )
+        answered.wait()
+        if append.error is not None:
+            raise append.error
         return append
 
     def _answer_from_table(self, topic: Topic, append: Append, count: int, answer: Callable[[Append], None]) -> None:
@@ -224,11 +239,7 @@ class IcebergStorage:
         level = AckLevel.parse(ack) if ack is not None else topic.default_ack
         first, count = -1, 0
         for batch in _as_batches(messages, topic.body_schema):
-            done = threading.Event()
-            append = self.publish(topic, batch, level=level, answer=_setting(done))
-            done.wait()
-            if append.error is not None:
-                raise append.error
+            append = self.publish(topic, batch, level=level)
             first = append.base_offset if first < 0 else first
             count += batch.num_rows
         return range(first, first + count)
@@ -276,10 +287,6 @@ class IcebergStorage:
 
     async def shutdown(self) -> None:
         await asyncio.to_thread(self.close)
-
-
-def _setting(done: threading.Event) -> Callable[[Append], None]:
-    return lambda _: done.set()
 
 
 def open_store(settings: Settings) -> MetadataStore:

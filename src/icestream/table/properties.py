@@ -33,6 +33,9 @@ def new_table_properties(
         "write.target-file-size-bytes": str(settings.target_file_bytes),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": str(settings.metadata_versions),
+        # For other engines' commits, such as compaction, among ours, which are quick and many and try but once each.
+        "commit.retry.num-retries": "20",
+        "commit.retry.min-wait-ms": "50",
         "write.metadata.metrics.default": f"truncate({_BOUND_LENGTH})",
         STREAM_SCHEMA: encode_schema(columns.stream),
         **ledger.to_properties(),

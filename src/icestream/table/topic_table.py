@@ -29,7 +29,6 @@ from icestream.table.catalogs import reporting
 from icestream.table.commit import commit_files
 from icestream.table.ledger import Ledger, read_ledger
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA
-from icestream.table.scan import scan
 from icestream.table.schema import Columns, decode_schema
 from icestream.table.trash import Trash
 from icestream.table.writer import TableWriter
@@ -103,12 +102,11 @@ class TopicTable:
     def scan(
         self, start: int = 0, end: int | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows with `start <= offset < end`, below the ledger, as batches of the stream's schema or its `columns`.
+        """The rows with `start <= offset < end`, below the ledger, in offset order; see `ordered_scan`."""
+        from icestream.table.ordered import ordered_scan  # noqa: PLC0415 - it reads what is defined here
 
-        In offset order; in a partitioned table so file by file, as its files lie beside each other.
-        """
         below = self.ledger.committed_offset if end is None else min(end, self.ledger.committed_offset)
-        return scan(self.iceberg, self.stream_schema, start, below, columns, sorted_inside=bool(self._sort_by))
+        return ordered_scan(self, start, below, columns)
 
     def refresh(self) -> "TopicTable":
         """The table as it is now."""

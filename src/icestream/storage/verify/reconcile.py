@@ -100,9 +100,10 @@ class Reconciliation:
         waiting = expected.num_rows - _count(expected, self.committed)
         self.report.waiting += waiting
         expected = expected.slice(0, expected.num_rows - waiting)
-        if self.next_offset < begins and (found.num_rows or expected.num_rows):
-            self._missing(self.next_offset, begins, _MISSING_ALONE)
-            self.next_offset = begins
+        if through >= begins:  # all that the table has below the log has gone by
+            pruned_end = min(begins, self.committed)
+            self._missing(self.next_offset, pruned_end, _MISSING_ALONE)
+            self.next_offset = max(self.next_offset, pruned_end)
         if found.num_rows or expected.num_rows:
             self._compare(found, expected)
         self.next_offset = max(self.next_offset, min(through + 1, self.committed))
@@ -147,10 +148,12 @@ class Reconciliation:
                 self._note("content", f"the table has no column {name!r}", expected.column(0))
 
     def _duplicates(self, offsets: pa.Array) -> None:
+        if len(offsets) == 0:
+            return
         same = pc.equal(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
         repeated = offsets.slice(1).filter(same)
         self._note("duplicate", _TWICE, repeated)
-        if len(offsets) and offsets[0].as_py() == self.next_offset - 1 and self.next_offset:
+        if self.next_offset and offsets[0].as_py() == self.next_offset - 1:
             self._note("duplicate", _TWICE, offsets.slice(0, 1))
 
     def _missing(self, first: int, end: int, text: str) -> None:
@@ -180,6 +183,8 @@ class Reconciliation:
 
     def _note_lost(self, begins: int, expected: pa.RecordBatch) -> None:
         """The log leaves out what a repair has given up, and nothing else."""
+        if expected.num_rows == 0:
+            return
         self.report.lost += max(0, expected.column(0)[0].as_py() - max(self.log_offset, begins))
         self.log_offset = expected.column(0)[-1].as_py() + 1
 

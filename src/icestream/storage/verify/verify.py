@@ -60,6 +60,9 @@ def _verify(log: LogView | None, table: TopicTable | None, report: Verification,
     if log is not None and ledger.committed_offset > log.durable_end:
         text = f"the table counts messages below {ledger.committed_offset}, the log ends at {log.durable_end}"
         report.add(Finding("ledger", text, log.durable_end, ledger.committed_offset - 1))
+    if log is not None and ledger.committed_offset < log.start_offset:
+        text = "the messages are neither in the table, nor in the log any more"
+        report.add(Finding("gap", text, ledger.committed_offset, log.start_offset - 1))
     contents = read_contents(table)
     layout = Layout(contents, report)
     layout.check_overlaps()

@@ -1,0 +1,39 @@
+"""Every example that reads a table runs, and finds all of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.servers import require
+from tests.topics import Topics
+
+from icestream.testing.broker_process import BrokerProcess
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+TOPIC = "default/events"
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic with 30 messages in its table, on the defaults that the examples expect."""
+    folder = tmp_path_factory.mktemp("examples")
+    with BrokerProcess(folder) as broker, Topics(broker, {"ICESTREAM_CATALOG__NAME": "icestream"}) as topics:
+        topics.fill(topics.create(TOPIC), 3)
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", "polars", "spark"])
+def test_an_example_reads_the_table(data_dir: Path, engine: str) -> None:
+    if engine == "spark":
+        require("spark")
+        require("iceberg-jars")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"read_with_{engine}.py"), str(data_dir), TOPIC],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "30 rows" in done.stdout
