@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from uuid import UUID
 
-from icestream.model.messages import encode_body, message_batch
+from icestream.model.messages import check_and_encode, message_batch
 from icestream.wal import LocalFiles, Log, LogContext, LogOptions, StreamInfo, prepare
 
 FIXTURE = Path(__file__).parent.parent / "tests" / "fixtures" / "wal-1"
@@ -19,7 +19,7 @@ def main() -> None:
     log = Log.create(context, FIXTURE, StreamInfo("default/fixture", UUID(int=1), salt=7))
     for number in range(12):
         messages = [f"message {number}.{place}".encode() for place in range(1 + number % 3)]
-        encoding, body = encode_body(message_batch(messages, [b"key"] * len(messages)))
+        encoding, body = check_and_encode(message_batch(messages, [b"key"] * len(messages)))
         sequence = sum(1 + earlier % 3 for earlier in range(number))
         log.append(prepare(body, message_count=len(messages), encoding=encoding, producer="fixture", sequence=sequence))
     log.close()

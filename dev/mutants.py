@@ -28,6 +28,27 @@ ANY_POWER_CUT = f"{POWER_CUTS}::test_no_power_cut_loses_what_was_acknowledged_or
 EVERY_STATE = f"{POWER_CUTS}::test_every_state_after_a_power_cut_of_a_small_log_recovers"
 BIT_FLIPS = "tests/fault/wal/test_bit_flips.py"
 WRITE_FAULTS = "tests/fault/wal/test_write_faults.py"
+RACES = "tests/fault/pipeline/test_races.py"
+ZOMBIE = f"{RACES}::test_a_pipeline_that_wakes_between_its_write_and_its_commit_commits_nothing_again"
+MADE_AGAIN = "tests/fault/pipeline/test_topics_made_again.py"
+NO_TRACE = "tests/fault/pipeline/test_no_trace.py::test_a_pass_that_fails_leaves_no_trace_in_the_table"
+
+OWN_COMMIT = """\
+    response = send(table, tuple(requirements), tuple(updates))
+    return Committed(response, tuple(now), tuple(expired))
+"""
+LIBRARY_COMMIT = """\
+    with table.transaction() as transaction:
+        with transaction.update_snapshot(snapshot_properties=ledger.to_properties()).fast_append() as append:
+            for file in files:
+                append.append_data_file(file.data_file)
+        transaction.set_properties(ledger.to_properties())
+    table.refresh()
+    response = CommitTableResponse.model_validate(
+        {"metadata": table.metadata, "metadata-location": table.metadata_location}
+    )
+    return Committed(response, tuple(table.current_snapshot().manifests(table.io)), ())
+"""
 
 
 @dataclass(frozen=True)
@@ -219,6 +240,67 @@ MUTANTS = (
             ),
         ),
         ("tests/unit/storage/test_topics.py::test_a_second_process_on_the_same_directory_is_refused",),
+    ),
+    Mutant(
+        "ledger-on-conflict",
+        "the look at the ledger after a refused commit",
+        "src/icestream/pipeline/commit.py",
+        (("            if table.ledger.committed_offset != pending.start:\n", "            if False:\n"),),
+        (f"{ZOMBIE}[1 commits later]",),
+    ),
+    Mutant(
+        "ledger-on-commit",
+        "the check of a commit's first offset against the ledger",
+        "src/icestream/table/topic_table.py",
+        (("        if start != ledger.committed_offset:\n", "        if False:\n"),),
+        (
+            "tests/conformance/catalogs/test_commits.py::test_a_range_that_does_not_begin_at_the_end_is_refused[sqlite-4]",
+        ),
+    ),
+    Mutant(
+        "library-retry",
+        "icestream's own commits: the library's, which are rebased and retried without a look at the ledger",
+        "src/icestream/table/commit.py",
+        (
+            (
+                OWN_COMMIT,
+                LIBRARY_COMMIT,
+            ),
+        ),
+        (f"{ZOMBIE}[1 commits later]",),
+    ),
+    Mutant(
+        "range-stream-id",
+        "the check that a range was read of the right stream",
+        "src/icestream/client/ranges.py",
+        (("        if found != self._stream_id:\n", "        if False:\n"),),
+        (f"{MADE_AGAIN}::test_messages_of_a_topic_made_again_never_come_into_the_kept_table_of_the_old_one",),
+    ),
+    Mutant(
+        "table-stream-id",
+        "the check that a table is the right stream's",
+        "src/icestream/table/tables.py",
+        (("            if state.ledger.stream_id != spec.stream_id:\n", "            if False:\n"),),
+        (f"{MADE_AGAIN}::test_messages_of_a_topic_made_again_never_come_into_the_kept_table_of_the_old_one",),
+    ),
+    Mutant(
+        "range-offsets",
+        "the check that batches of a range follow on each other",
+        "src/icestream/client/ranges.py",
+        (("        if first != self.next_offset + lost:\n", "        if False:\n"),),
+        (f"{NO_TRACE}[a_batch_gets_lost]",),
+    ),
+    Mutant(
+        "task-count",
+        "the check that a task has written every message of its range",
+        "src/icestream/pipeline/write.py",
+        (
+            (
+                "    if reader.next_offset != end or count + reader.lost != end - start:\n",
+                "    if False:\n",
+            ),
+        ),
+        (f"{NO_TRACE}[a_file_gets_lost]",),
     ),
 )
 

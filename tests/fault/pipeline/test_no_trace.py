@@ -1,0 +1,133 @@
+"""A pass that fails leaves no trace: the table is what it was, and its files are orphans that nothing names."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from tests.fault.pipeline.harness import InlineJobs, Site
+
+from icestream.client.connection import Connection
+from icestream.table import TopicTable
+from icestream.table.writer import TableWriter
+from icestream.table.written import WrittenFile
+
+Patch = pytest.MonkeyPatch
+
+
+def no_commits(monkeypatch: Patch) -> None:
+    """The catalog refuses every commit."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise CommitFailedException("not now")
+
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog.commit_table", refuse)
+
+
+def no_answers(monkeypatch: Patch) -> None:
+    """The outcome of no commit is known, and none is made."""
+
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError("the line is dead")
+
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog.commit_table", fail)
+
+
+def no_manifests(monkeypatch: Patch) -> None:
+    """The store is full when the commit's own files are to be written."""
+
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("icestream.table.manifests.ManifestWriters.write_list", fail)
+
+
+def a_file_gets_lost(monkeypatch: Patch) -> None:
+    """The writer gives back one file less than it wrote."""
+    write = TableWriter.write
+
+    def lose_the_first(self: TableWriter, *args: Any, **kwargs: Any) -> list[WrittenFile]:
+        return write(self, *args, **kwargs)[1:]
+
+    monkeypatch.setattr(TableWriter, "write", lose_the_first)
+
+
+class WithoutTheSecondChunk:
+    """A reader of a Flight stream on whose way a batch is lost."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._read = 0
+
+    def read_chunk(self) -> Any:
+        self._read += 1
+        if self._read == 2:
+            self._reader.read_chunk()
+        return self._reader.read_chunk()
+
+    def cancel(self) -> None:
+        self._reader.cancel()
+
+
+def a_batch_gets_lost(monkeypatch: Patch) -> None:
+    get = Connection.get
+    monkeypatch.setattr(Connection, "get", lambda self, ticket: WithoutTheSecondChunk(get(self, ticket)))
+
+
+def a_batch_cannot_be_written(monkeypatch: Patch) -> None:
+    def fail(*_args: Any, **_kwargs: Any) -> None:
+        raise pa.ArrowInvalid("not these rows")
+
+    monkeypatch.setattr("icestream.table.data_file.DataFileWriter.write", fail)
+
+
+FAILURES: dict[Callable[[Patch], None], str] = {
+    no_commits: "others were faster",
+    no_answers: "others were faster",
+    no_manifests: "no space left",
+    a_file_gets_lost: "messages were written",
+    a_batch_gets_lost: "was to come",
+    a_batch_cannot_be_written: "not these rows",
+}
+
+
+def state(site: Site) -> tuple[str, list[int], dict[str, str]]:
+    found = site.tables.find(site.topic("events"))
+    assert found is not None
+    table = found.iceberg
+    return table.metadata_location, [one.snapshot_id for one in table.snapshots()], dict(table.properties)
+
+
+def named_files(found: TopicTable) -> Iterator[str]:
+    """The data files of all snapshots."""
+    for snapshot in found.iceberg.snapshots():
+        for manifest in snapshot.manifests(found.iceberg.io):
+            yield from (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(found.iceberg.io))
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: str(failure.__name__))
+def test_a_pass_that_fails_leaves_no_trace_in_the_table(
+    site: Site, monkeypatch: Patch, failure: Callable[[Patch], None]
+) -> None:
+    site.publish("events")
+    site.drain(site.runner())
+    before = state(site)
+    for _ in range(4):
+        site.publish("events", 5, filler_bytes=200_000)
+    runner = site.runner(InlineJobs())
+    with monkeypatch.context() as faults:
+        faults.setattr("icestream.pipeline.commit.MAX_TRIES", 3)
+        failure(faults)
+        figures = runner.drain(threading.Event()).topics[site.topic("events")]
+    assert FAILURES[failure] in str(figures.error)
+    assert (figures.commits, figures.messages) == (0, 0)
+    assert state(site) == before
+    site.drain(site.runner())
+    site.check("events")
+    found = site.table_at("events", 30)
+    folder = Path(found.location.removeprefix("file://")) / "data"
+    on_disk = {f"file://{path}" for path in folder.rglob("*.parquet")}
+    assert set(named_files(found)) <= on_disk
