@@ -19,7 +19,8 @@ def main() -> None:
     log = Log.create(context, FIXTURE, StreamInfo("default/fixture", UUID(int=1), salt=7))
     for number in range(12):
         messages = [f"message {number}.{place}".encode() for place in range(1 + number % 3)]
-        encoding, body = check_and_encode(message_batch(messages, [b"key"] * len(messages)))
+        batch = message_batch(messages, [b"key"] * len(messages))
+        encoding, body = check_and_encode(batch, batch.schema)
         sequence = sum(1 + earlier % 3 for earlier in range(number))
         log.append(prepare(body, message_count=len(messages), encoding=encoding, producer="fixture", sequence=sequence))
     log.close()
