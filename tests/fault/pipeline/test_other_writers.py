@@ -20,11 +20,11 @@ def expire(table: Table) -> None:
 
 def rewrite_everything(table: Table) -> None:
     """As a compaction of all files to one, whose snapshot knows nothing of the ledger."""
-    table.overwrite(table.scan().to_arrow())
+    table.overwrite(table.scan().to_arrow().sort_by("offset"))
 
 
 def rewrite_the_newest(table: Table) -> None:
-    table.overwrite(table.scan("offset >= 10").to_arrow(), "offset >= 10")
+    table.overwrite(table.scan("offset >= 10").to_arrow().sort_by("offset"), "offset >= 10")
 
 
 def files_of(table: Table) -> set[str]:

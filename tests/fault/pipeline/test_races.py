@@ -14,7 +14,7 @@ from icestream.pipeline.runner import Runner
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 COMMITS = 2_000 if SOAK else 200
-COMMITS_OF_PROCESSES = 400 if SOAK else 40
+COMMITS_OF_PROCESSES = 400 if SOAK else 30
 TOPICS = ("one", "two", "three")
 FEW_SNAPSHOTS = {"max_snapshots": 5, "metadata_versions": 1, "unused_file_grace_seconds": 0, "manifest_merge_count": 3}
 
