@@ -25,6 +25,7 @@ from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 
 _CLOSE_SECONDS = 1.0
+_SIGNAL_CHECK_SECONDS = 0.5
 _log = structlog.get_logger(__name__)
 
 
@@ -105,7 +106,10 @@ def run(settings: Settings) -> None:
             sys.stdout.write(f"{door:8} {address}\n")
         sys.stdout.write(f"ready {json.dumps(broker.doors)}\n")
         sys.stdout.flush()
-        stopping.wait()
+        # Python runs the handler of a signal in the main thread, when that wakes; a signal that one of Flight's threads
+        # took does not wake it.
+        while not stopping.wait(_SIGNAL_CHECK_SECONDS):
+            pass
         _log.info("stopping")
     _log.info("stopped")
     sys.stdout.flush()

@@ -1,6 +1,7 @@
 """An archive of the JVM classes that a session loads, so that the next one starts quicker.
 
-It is made by a JVM at its end and belongs to one Java, one Spark and one set of options, which make up its name.
+It is made by a JVM at its end and belongs to one Java, one Spark in its place and one set of options, which make up its
+name.
 Without one the JVM starts as it always does; one that does not fit is passed over by the JVM itself.
 """
 
@@ -12,13 +13,13 @@ from pathlib import Path
 
 from icestream.config import Settings
 from icestream.pipeline.cache import cache_dir, obtain
-from icestream.pipeline.java import java_home
+from icestream.pipeline.java import java_home, spark_home
 
 _SECONDS = 300
 
 
 def archive_path(settings: Settings) -> Path:
-    key = "\0".join((str(java_home()), version("pyspark"), settings.pipeline.java_options))
+    key = "\0".join((str(java_home()), str(spark_home()), version("pyspark"), settings.pipeline.java_options))
     return cache_dir() / "classes" / f"spark-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -26,7 +27,8 @@ def archive_options(settings: Settings) -> list[str]:
     """What to tell the JVM about the archive, if there is one to use."""
     if not settings.pipeline.class_archive or not archive_path(settings).exists():
         return []
-    return [f"-XX:SharedArchiveFile={archive_path(settings)}", "-Xlog:cds=off", "-Xlog:class+path=off"]
+    # What the JVM says about archives goes to stdout, which is for figures.
+    return [f"-XX:SharedArchiveFile={archive_path(settings)}", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 def make_archive(settings: Settings) -> Path:
