@@ -156,7 +156,7 @@ class TableWatch:
 
     def _is_behind(self, topic: Topic) -> bool:
         log = topic.opened_log
-        return log is not None and not topic.committed.covers(max(1, log.durable_end))
+        return log is not None and log.durable_end > 0 and not topic.committed.covers(log.durable_end)
 
     def _look(self, topic: Topic) -> None:
         try:
