@@ -15,8 +15,6 @@ from icestream.client.connection import Connection
 from icestream.model.errors import DamagedError, TopicNotFoundError
 from icestream.model.messages import slice_from
 
-_TRIES_WITHOUT_MESSAGES = 2
-
 
 class RangeReader:
     """Reads `start` to before `end` of the stream `stream_id`. Iterate over `batches` once, to its end."""
@@ -31,19 +29,16 @@ class RangeReader:
         """Messages of the range that a repair of the log gave up; they are in no batch."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range as batches. Raises unless every offset came, or was announced as lost.
-
-        A broker announces a loss with the batch behind it. Where none follows in the range, the call ends early but
-        well; asked once more, it ends in the same way.
-        """
-        tries_left = _TRIES_WITHOUT_MESSAGES
-        while self.next_offset < self._end and tries_left:
-            before = self.next_offset
-            yield from self._read()
-            tries_left = _TRIES_WITHOUT_MESSAGES if self.next_offset > before else tries_left - 1
+        """The range as batches. Raises unless every offset came, or was announced as lost."""
+        yield from self._read()
+        if self.next_offset != self._end:
+            raise DamagedError(
+                f"the broker ended the range at {self.next_offset}, before {self._end}",
+                operation="read",
+                place=self._topic,
+                retryable=True,
+            )
         self._check_stream()
-        self.lost += self._end - self.next_offset
-        self.next_offset = self._end
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         reader = self._connection.get({"topic": self._topic, "start": self.next_offset, "end": self._end})
@@ -65,6 +60,8 @@ class RangeReader:
 
     def _following(self, batch: pa.RecordBatch, lost: int) -> pa.RecordBatch:
         if batch.num_rows == 0:
+            self.lost += lost
+            self.next_offset += lost
             return batch
         first = batch.column(0)[0].as_py()
         if first < self.next_offset:

@@ -18,7 +18,7 @@ from icestream.server.flight_errors import flight_errors
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.publish_stream import PublishStream
 from icestream.server.requests import parse_object, take
-from icestream.storage import IcebergStorage, Topic
+from icestream.storage import IcebergStorage, Topic, TopicReader
 
 _TICKET_FIELDS = frozenset({"topic", "start", "end", "follow", "max_messages"})
 _DOOR = "flight"
@@ -61,26 +61,40 @@ class FlightDoor(flight.FlightServerBase):
             fields = parse_object(ticket.ticket, operation="read", allowed=_TICKET_FIELDS)
             topic = self._storage.topic(take(fields, "topic", str, operation="read", required=True))
             reader = topic.reader(StartPosition.from_json(fields.get("start")))
+            follow = take(fields, "follow", bool, operation="read", default=False)
+            end = take(fields, "end", int, operation="read")
+            if end is None and not follow:
+                end = topic.log.durable_end
             start = reader.offset
+            max_messages = take(fields, "max_messages", int, operation="read")
             batches = topic.read(
                 reader,
-                end=take(fields, "end", int, operation="read"),
-                follow=take(fields, "follow", bool, operation="read", default=False),
-                max_messages=take(fields, "max_messages", int, operation="read"),
+                end=end,
+                follow=follow,
+                max_messages=max_messages,
                 cancelled=lambda: self._stopping.is_set() or context.is_cancelled(),
             )
-            return flight.GeneratorStream(topic.stream_schema, self._deliver(batches, start))
+            if max_messages is not None:
+                end = start + max_messages if end is None else min(end, start + max_messages)
+            return flight.GeneratorStream(reader.schema, self._deliver(batches, reader, start, end))
 
-    def _deliver(self, batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[Any]:
-        """Hand the batches over; one that comes after messages given up by a repair says how many these were."""
+    def _deliver(
+        self, batches: Iterator[pa.RecordBatch], reader: TopicReader, expected: int, end: int | None
+    ) -> Iterator[Any]:
+        """Hand the batches over; one that comes after messages given up by a repair says how many these were.
+
+        Where the range ends with such messages an empty batch says so: a range that just ends early is an error.
+        """
         with flight_errors("read"), self._stream():
             for batch in batches:
                 lost = batch.column(0)[0].as_py() - expected
-                yield (batch, pa.py_buffer(json.dumps({"lost": lost}).encode())) if lost else batch
+                yield (batch, _loss(lost)) if lost else batch
                 expected += lost + batch.num_rows
                 self._metrics.delivered(batch.num_rows, batch.get_total_buffer_size())
             if self._stopping.is_set():
                 raise UnavailableError("the broker is stopping", operation="read", remedy="connect again")
+            if end is not None and (lost := min(end, reader.offset) - expected) > 0:
+                yield pa.RecordBatch.from_pylist([], reader.schema), _loss(lost)
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[None]:
@@ -137,6 +151,10 @@ class FlightDoor(flight.FlightServerBase):
     def end_streams(self) -> None:
         """Have open reads end, and open publishes end at their next batch."""
         self._stopping.set()
+
+
+def _loss(messages: int) -> pa.Buffer:
+    return pa.py_buffer(json.dumps({"lost": messages}).encode())
 
 
 def _chunks(reader: Any) -> Iterator[Any]:

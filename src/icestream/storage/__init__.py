@@ -11,6 +11,6 @@ in again, never deleted.
 from icestream.model.offsets import StartPosition
 from icestream.storage.facade import IcebergStorage
 from icestream.storage.record import AckLevel, TopicRecord
-from icestream.storage.topic import Topic
+from icestream.storage.topic import Topic, TopicReader
 
-__all__ = ["AckLevel", "IcebergStorage", "StartPosition", "Topic", "TopicRecord"]
+__all__ = ["AckLevel", "IcebergStorage", "StartPosition", "Topic", "TopicReader", "TopicRecord"]

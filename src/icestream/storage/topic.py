@@ -222,7 +222,8 @@ class TopicReader:
         self._topic = topic
         self._start = offset
         self._reader = LogReader(topic.log, offset)
-        self._schema = topic.stream_schema
+        self.schema = topic.stream_schema
+        """Of all its batches, whatever columns the topic gains meanwhile."""
 
     @property
     def offset(self) -> int:
@@ -232,7 +233,7 @@ class TopicReader:
     def read(self) -> list[pa.RecordBatch]:
         """What follows, a bounded piece of it; nothing at the durable end."""
         while frames := self._reader.read():
-            batches = [conform(batch, self._schema) for batch in self._topic.batches(frames)]
+            batches = [conform(batch, self.schema) for batch in self._topic.batches(frames)]
             if batches:  # none where everything in these frames was given up by a repair
                 batches[0] = slice_from(batches[0], self._start)
                 return batches
