@@ -1,6 +1,5 @@
 """Topics: create, list, describe, change, delete; and the broker's figures."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -10,6 +9,7 @@ import pyarrow as pa
 from icestream.client.committed import CommittedSnapshot, wait_committed
 from icestream.client.connection import Connection
 from icestream.model.names import TopicName
+from icestream.model.schema_text import decode_schema, encode_schema
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TopicDescription:
             created_us=fields["created_us"],
             retention_minutes=fields.get("retention_minutes"),
             retention_mb=fields.get("retention_mb"),
-            schema=decode_schema(fields.get("schema")),
+            schema=None if fields.get("schema") is None else decode_schema(fields["schema"]),
             partition_by=tuple(fields.get("partition_by", ())),
             sort_by=tuple(fields.get("sort_by", ())),
             start_offset=fields["start_offset"],
@@ -61,14 +61,6 @@ class TopicDescription:
         del fields["raw"]
         fields["schema"] = None if self.schema is None else str(self.schema)
         return fields
-
-
-def encode_schema(schema: pa.Schema | None) -> str | None:
-    return None if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def decode_schema(text: str | None) -> pa.Schema | None:
-    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 class Admin:
@@ -94,7 +86,7 @@ class Admin:
         """
         fields = {
             "topic": str(TopicName.parse(topic)),
-            "schema": encode_schema(schema),
+            "schema": None if schema is None else encode_schema(schema),
             "ack": ack,
             "retention_minutes": retention_minutes,
             "retention_mb": retention_mb,
@@ -131,7 +123,7 @@ class Admin:
             "ack": ack,
             "retention_minutes": retention_minutes,
             "retention_mb": retention_mb,
-            "schema": encode_schema(schema),
+            "schema": None if schema is None else encode_schema(schema),
         }
         return TopicDescription.from_json(self._connection.action("update_topic", fields))
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.admin import Admin, decode_schema, encode_schema
+from icestream.client.admin import Admin
 from icestream.client.committed import wait_committed
 from icestream.client.connection import Connection
 from icestream.client.consumer import Consumer
@@ -25,9 +25,9 @@ from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer
 from icestream.client.publisher import Publisher
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
-from icestream.model.messages import MESSAGE_SCHEMA
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
+from icestream.model.schema_text import decode_schema, encode_schema
 
 Start = str | int | datetime | dict[str, int] | StartPosition
 """`"earliest"`, `"latest"`, an offset, or the first message published at or after a time."""
@@ -101,9 +101,10 @@ class Client(Admin, PipelineCalls):
             raise InvalidRequestError("a limit is 1 or more, and linger_ms 0 or more", operation="open producer")
         chosen = _unique_name() if name is None else check_producer(name)
         opened = self._connection.action(
-            "open_producer", {"topic": text, "producer": chosen, "schema": encode_schema(schema)}
+            "open_producer",
+            {"topic": text, "producer": chosen, "schema": None if schema is None else encode_schema(schema)},
         )
-        topic_schema = decode_schema(opened.get("schema")) or MESSAGE_SCHEMA
+        topic_schema = decode_schema(opened["schema"])
         limit = int(opened["max_batch_bytes"])
         room = limit - min(_BATCH_HEADROOM_BYTES, limit // 4)
         publisher = self._publisher(topic_schema)

@@ -5,10 +5,10 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from icestream.client.admin import decode_schema
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
+from icestream.model.schema_text import decode_schema
 from icestream.pipeline.commit import Pending
 from icestream.pipeline.plan import Waiting
 from icestream.table import TableSpec, TopicTable
@@ -128,5 +128,4 @@ class TopicState:
 
 @lru_cache(maxsize=256)
 def _schema(text: str | None) -> pa.Schema:
-    body = decode_schema(text)
-    return STREAM_SCHEMA if body is None else stream_schema(body)
+    return STREAM_SCHEMA if text is None else stream_schema(decode_schema(text))

@@ -7,11 +7,12 @@ from uuid import uuid4
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, check_producer
+from icestream.model.schema_text import encode_schema
 from icestream.server.pipeline_actions import PipelineActions
 from icestream.server.pipeline_figures import PipelineFigures
 from icestream.server.requests import parse_object, take
 from icestream.storage import IcebergStorage
-from icestream.storage.record import CHANGEABLE, decode_schema, encode_schema
+from icestream.storage.record import CHANGEABLE, topic_schema
 
 Fields: TypeAlias = dict[str, Any]
 _MAX_WAIT_SECONDS = 10.0
@@ -67,7 +68,7 @@ class Actions:
         topic = self._storage.topics.create(
             _topic_name(fields),
             ack=take(fields, "ack", str, operation="create_topic", default=self._storage.settings.topics.default_ack),
-            schema=decode_schema(schema) if schema is not None else None,
+            schema=topic_schema(schema) if schema is not None else None,
             retention_minutes=fields.get("retention_minutes"),
             retention_mb=fields.get("retention_mb"),
             partition_by=_texts(fields, "partition_by"),
@@ -107,7 +108,7 @@ class Actions:
         schema = take(fields, "schema", str, operation="open_producer")
         producer = check_producer(take(fields, "producer", str, operation="open_producer", required=True))
         topic = self._storage.topic(
-            _topic_name(fields), create=True, schema=decode_schema(schema) if schema is not None else None
+            _topic_name(fields), create=True, schema=topic_schema(schema) if schema is not None else None
         )
         server = self._storage.settings.server
         return {

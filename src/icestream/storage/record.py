@@ -1,6 +1,5 @@
 """A topic's record in the metadata store."""
 
-import base64
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -13,6 +12,7 @@ from icestream.model.errors import InvalidRequestError
 from icestream.model.frames import MESSAGES_SCHEMA_ID
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema
 from icestream.model.names import TopicName
+from icestream.model.schema_text import decode_schema, encode_schema
 from icestream.wal import StreamInfo
 
 FIRST_OWN_SCHEMA_ID = 1
@@ -114,7 +114,7 @@ class TopicRecord:
 
     def _with_schema(self, text: str) -> dict[str, Any]:
         """The schema with columns added at its end, each of which may be null; nothing else of it can change."""
-        new, old = decode_schema(text), self.body_schema()
+        new, old = topic_schema(text), self.body_schema()
         if (
             self.schema is None
             or list(new)[: len(old)] != list(old)
@@ -138,7 +138,7 @@ class TopicRecord:
         return FIRST_OWN_SCHEMA_ID + len(self.older_schemas) if self.schema else MESSAGES_SCHEMA_ID
 
     def body_schema(self) -> pa.Schema:
-        return decode_schema(self.schema) if self.schema else MESSAGE_SCHEMA
+        return topic_schema(self.schema) if self.schema else MESSAGE_SCHEMA
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -146,14 +146,6 @@ def check_positive(name: str, value: Any) -> None:
         raise InvalidRequestError(f"{name} is a whole number from 1, not {value!r}", operation="topic")
 
 
-def encode_schema(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-def decode_schema(text: str) -> pa.Schema:
-    """A topic's schema from base64; raises when it is not one that a topic can have."""
-    try:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
-    except (ValueError, pa.ArrowException, OSError, TypeError) as error:
-        raise InvalidRequestError(f"not a serialized Arrow schema: {error}", operation="topic schema") from error
-    return check_topic_schema(schema)
+def topic_schema(text: str) -> pa.Schema:
+    """A topic's schema from its text; raises when it is not one that a topic can have."""
+    return check_topic_schema(decode_schema(text))

@@ -30,7 +30,7 @@ from icestream.model.messages import (
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.storage.committed import Committed
-from icestream.storage.record import AckLevel, TopicRecord, decode_schema
+from icestream.storage.record import AckLevel, TopicRecord, topic_schema
 from icestream.wal import Log, LogReader, Payload, check_offset, offset_at_time, prepare
 
 _MAX_SEQUENCE = 1 << 62
@@ -49,7 +49,7 @@ class Topic:
 
     def use(self, record: TopicRecord) -> None:
         """Take a record over, at the beginning or when it has changed."""
-        versions = {number: decode_schema(text) for number, text in record.schemas().items()}
+        versions = {number: topic_schema(text) for number, text in record.schemas().items()}
         self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **versions}
         self.schema_id = record.schema_id
         self.body_schema = self._schemas[self.schema_id]

@@ -22,7 +22,8 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, stream_schema
 from icestream.model.names import TopicName
-from icestream.storage.record import AckLevel, TopicRecord, check_positive, encode_schema
+from icestream.model.schema_text import encode_schema
+from icestream.storage.record import AckLevel, TopicRecord, check_positive
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
 from icestream.wal.stream import STREAM_FILE, load_stream

@@ -12,9 +12,10 @@ from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from icestream.model.errors import CommitConflictError, IncompatibleTableError
+from icestream.model.schema_text import encode_schema
 from icestream.table.manifests import FORMAT_VERSION
 from icestream.table.properties import STREAM_SCHEMA
-from icestream.table.schema import Columns, encode_schema, iceberg_schema
+from icestream.table.schema import Columns, iceberg_schema
 from icestream.table.spec import TableSpec
 
 _TRIES = 4

@@ -8,8 +8,9 @@ values, so that no message's bytes are repeated in manifests.
 import pyarrow.types as kinds
 
 from icestream.config import TableSettings
+from icestream.model.schema_text import encode_schema
 from icestream.table.ledger import Ledger
-from icestream.table.schema import Columns, encode_schema
+from icestream.table.schema import Columns
 
 STREAM_SCHEMA = "icestream.stream-schema"
 """The topic's stream schema: an Arrow IPC schema message in base 64."""

@@ -4,7 +4,6 @@
 columns whose type changes.
 """
 
-import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -119,14 +118,6 @@ def check_table_schema(schema: pa.Schema, partition_by: Iterable[str] = (), sort
         raise InvalidRequestError(f"the columns cannot make a table: {error}", operation="table schema") from error
     partition_spec(partition_by, table)
     sort_order(tuple(sort_by), columns.offset, table)
-
-
-def encode_schema(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize()).decode("ascii")
-
-
-def decode_schema(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def _documentation(columns: Columns) -> Iterator[str | None]:

@@ -25,11 +25,12 @@ from icestream.model.errors import (
     StaleEpochError,
 )
 from icestream.model.names import TopicName
+from icestream.model.schema_text import decode_schema
 from icestream.table.catalogs import reporting
 from icestream.table.commit import commit_files
 from icestream.table.ledger import Ledger, read_ledger
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA
-from icestream.table.schema import Columns, decode_schema
+from icestream.table.schema import Columns
 from icestream.table.trash import Trash
 from icestream.table.writer import TableWriter
 from icestream.table.written import WrittenFile

@@ -90,7 +90,7 @@ class Injected:
         return is_meant and (self.times is None or self.count < self.times)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Exchange:
     """A request that came, what the server answered (0: it was not asked, or did not), and what went wrong."""
 
@@ -127,7 +127,7 @@ class FaultProxy(TcpProxy):
                 one.fault.release()
 
     def exchanges(self) -> list[Exchange]:
-        """The latest requests, in the order in which they ended."""
+        """The latest requests, in the order in which they came."""
         with self._rules:
             return list(self._exchanges)
 
@@ -147,25 +147,23 @@ class FaultProxy(TcpProxy):
     def _exchange(self, request: Head, body: Iterator[bytes], client: socket.socket) -> bool:
         """One request and its reply; whether the connection to the client goes on."""
         fault = self._fault_for(request)
-        status = 0
-        try:
-            if isinstance(fault, Answer) and not fault.after_server:
-                _drain(body)
-                return _answer(client, request, fault)
-            self._before_server(fault)
-            with self.connected() as server, server.makefile("rb") as source:
-                server.sendall(request.raw)
-                is_cut = _pass_on(body, server, fault.after_bytes if isinstance(fault, CutRequest) else None)
-                if is_cut:
-                    return False
-                reply = _final_head(source)
-                if reply is None:
-                    return False
-                status = reply.status
-                return self._reply(reply, source, request, client, fault)
-        finally:
-            with self._rules:
-                self._exchanges.append(Exchange(request.method, request.target, status, fault))
+        exchange = Exchange(request.method, request.target, 0, fault)
+        with self._rules:
+            self._exchanges.append(exchange)
+        if isinstance(fault, Answer) and not fault.after_server:
+            _drain(body)
+            return _answer(client, request, fault)
+        self._before_server(fault)
+        with self.connected() as server, server.makefile("rb") as source:
+            server.sendall(request.raw)
+            is_cut = _pass_on(body, server, fault.after_bytes if isinstance(fault, CutRequest) else None)
+            if is_cut:
+                return False
+            reply = _final_head(source)
+            if reply is None:
+                return False
+            exchange.status = reply.status  # before the client has the reply: who got it may look at once
+            return self._reply(reply, source, request, client, fault)
 
     def _reply(
         self, reply: Head, source: io.BufferedIOBase, request: Head, client: socket.socket, fault: Fault | None

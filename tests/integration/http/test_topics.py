@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
 
+from icestream.model.schema_text import encode_schema
 from icestream.server.http.models import Topic, Topics
-from icestream.storage.record import encode_schema
 
 TOPICS = "/api/v1/topics"
 

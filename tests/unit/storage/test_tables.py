@@ -21,9 +21,9 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
+from icestream.model.schema_text import encode_schema
 from icestream.storage import AckLevel, IcebergStorage, Topic
 from icestream.storage.committed import Committed
-from icestream.storage.record import encode_schema
 from icestream.storage.retention import prunable_below, prune_logs
 from icestream.table import Tables, TableSpec
 

@@ -14,7 +14,7 @@ from icestream.server.http.models import CreateTopic, DeleteQuery, Topics, Topic
 from icestream.server.http.models import Topic as TopicModel
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
 from icestream.storage import IcebergStorage, Topic
-from icestream.storage.record import decode_schema
+from icestream.storage.record import topic_schema
 
 TOPICS_PATH = "/api/v1/topics"
 TOPIC_PATH = f"{TOPICS_PATH}/{{namespace}}/{{name}}"
@@ -113,7 +113,7 @@ class TopicsApi:
                 topic = topics.create(
                     body.topic,
                     ack=body.ack or self._storage.settings.topics.default_ack,
-                    schema=decode_schema(body.arrow_schema) if body.arrow_schema is not None else None,
+                    schema=topic_schema(body.arrow_schema) if body.arrow_schema is not None else None,
                     retention_minutes=body.retention_minutes,
                     retention_mb=body.retention_mb,
                     partition_by=body.partition_by,

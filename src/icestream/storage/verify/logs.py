@@ -13,7 +13,7 @@ from icestream.model.errors import DamagedError, OffsetOutOfRangeError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
 from icestream.model.names import TopicName
-from icestream.storage.record import decode_schema
+from icestream.storage.record import topic_schema
 from icestream.wal import LocalFiles
 from icestream.wal.inspect import Report, inspect_directory, segment_pieces
 from icestream.wal.segment import segment_offsets
@@ -144,7 +144,7 @@ class _DirectoryLog:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         schemas = {
-            number: decode_schema(text) for number, text in load_stream(self.files, self.directory).schemas.items()
+            number: topic_schema(text) for number, text in load_stream(self.files, self.directory).schemas.items()
         }
         for batch in stream_batches(self._frames(), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
             kept = slice_from(batch, self.start_offset)
