@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "segment-directory-sync",
         "the sync of the directory when a segment is made",
-        "src/icestream/wal/log.py",
-        (("        context.files.sync_directory(self.directory)\n        self._use(", "        self._use("),),
+        "src/icestream/wal/segments.py",
+        (("        context.files.sync_directory(self._directory)\n        self._use(", "        self._use("),),
         (f"{ANY_POWER_CUT}[closed, ended, pruned and reopened]",),
     ),
     Mutant(
@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "topic-directory-sync",
         "the sync of the directories above a new log",
-        "src/icestream/wal/log.py",
+        "src/icestream/wal/files.py",
         (
             (
                 "        files.make_directory(path)\n    files.sync_directory(path.parent)\n",
@@ -223,7 +223,7 @@ MUTANTS = (
         (
             (
                 "        if self.offset >= visible.end_offset:\n",
-                "        if self.offset >= self._log._writer.end_offset:\n",
+                "        if self.offset >= self._log._segments.writer.end_offset:\n",
             ),
             ("else visible.active_position\n        if self._path", "else segment.position\n        if self._path"),
         ),

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from icestream.wal import Log
 from icestream.wal.index import SparseIndex
-from icestream.wal.log import Visible
 from icestream.wal.recovery import SealedSegment
+from icestream.wal.view import Visible
 
 
 class _Stretch(NamedTuple):

@@ -33,10 +33,11 @@ from icestream.wal.append import Append
 from icestream.wal.cache import FrameCache
 from icestream.wal.files import Files, LocalFiles
 from icestream.wal.frame import Payload, prepare
-from icestream.wal.log import Log, LogState
+from icestream.wal.log import Log
 from icestream.wal.options import LogContext, LogOptions, SyncMode
 from icestream.wal.reading import LogReader, check_offset, offset_at_time, time_at_offset
 from icestream.wal.stream import StreamInfo
+from icestream.wal.view import LogState
 
 __all__ = [
     "Append",

@@ -84,6 +84,17 @@ def write_all(file: File, buffers: Sequence[Bytes], position: int) -> None:
                 pending[0] = pending[0][written:]
 
 
+def make_directories(files: Files, path: Path) -> None:
+    """Make a directory and those above it, each durable before the next.
+
+    The lowest one that exists is synced as well: a try that was cut short may have made it and not come to that.
+    """
+    if not files.exists(path):
+        make_directories(files, path.parent)
+        files.make_directory(path)
+    files.sync_directory(path.parent)
+
+
 class LocalFiles:
     """The local file system, holding at most `max_open` descriptors; files beyond that are reopened when used."""
 

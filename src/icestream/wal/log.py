@@ -15,55 +15,32 @@ directory is recovered and cut back to the last position that was synced.
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import NamedTuple
 
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, LogUnavailableError
 from icestream.model.frames import Frame
 from icestream.wal.append import Append
-from icestream.wal.files import Bytes, Files
+from icestream.wal.files import Bytes, make_directories
 from icestream.wal.frame import Payload, encode
 from icestream.wal.group_commit import GroupCommit
 from icestream.wal.index_cache import IndexCache
 from icestream.wal.options import LogContext, SyncMode
 from icestream.wal.producers import Producers, Sent
-from icestream.wal.recovery import ActiveSegment, Recovery, SealedSegment
-from icestream.wal.segment import PRODUCERS_SUFFIX, SegmentHeader, remove_segment, segment_path
-from icestream.wal.stream import STREAM_FILE, Checkpoint, StreamInfo
+from icestream.wal.recovery import Recovery
+from icestream.wal.segments import Segments
+from icestream.wal.stream import STREAM_FILE, StreamInfo
 from icestream.wal.telling import Teller
-from icestream.wal.writer import SegmentWriter, create_segment
+from icestream.wal.view import LogState, Visible
 
 _tell = Teller(__name__)
-
-
-class LogState(Enum):
-    OPEN = "open"
-    FAILED = "failed"
-    """A write or sync failed; the next append recovers."""
-    DAMAGED = "damaged"
-    CLOSED = "closed"
-
-
-class Visible(NamedTuple):
-    """What readers may see; replaced as one, so that they need no lock."""
-
-    start_offset: int
-    end_offset: int
-    sealed: tuple[SealedSegment, ...]
-    active: ActiveSegment
-    active_position: int
 
 
 class Log:
     """Thread-safe. Made with `Log.create` or `Log.open`."""
 
     stream: StreamInfo
-    visible: Visible
     _producers: Producers
-    _writer: SegmentWriter
-    _checkpoint: Checkpoint
     _next_offset: int
     _last_time_us: int
 
@@ -81,6 +58,7 @@ class Log:
             pool=context.pool,
         )
         self._mutex = self._commits.mutex
+        self._segments = Segments(context, directory, self._producers_before)
         self._advanced = threading.Condition(self._mutex)
         self._waiting_readers = 0
         self._reopening = threading.Lock()
@@ -103,6 +81,10 @@ class Log:
         return cls(context, directory)
 
     @property
+    def visible(self) -> Visible:
+        return self._segments.visible
+
+    @property
     def start_offset(self) -> int:
         return self.visible.start_offset
 
@@ -112,12 +94,15 @@ class Log:
 
     @property
     def nbytes(self) -> int:
-        visible = self.visible
-        return sum(segment.footer.position for segment in visible.sealed) + visible.active_position
+        return self.visible.nbytes
 
     def next_sequence(self, producer: str) -> int:
         with self._mutex:
             return self._producers.next_sequence(producer)
+
+    def _producers_before(self, offset: int) -> Producers:
+        with self._mutex:
+            return self._producers.before(offset)
 
     # Appending
 
@@ -171,9 +156,9 @@ class Log:
         if not batches:  # repetitions of frames that are durable by now
             return
         nbytes = sum(payload.frame_bytes for _, payload in batches)
-        if self._writer.must_rotate(nbytes, self.context.clock()):
-            self._rotate()
-        writer, epoch = self._writer, self.stream.epoch
+        if self._segments.writer.must_rotate(nbytes, self.context.clock()):
+            self._segments.rotate()
+        writer, epoch = self._segments.writer, self.stream.epoch
         seed = writer.seed + writer.active.position
         buffers: list[Bytes] = []
         frames = []
@@ -201,9 +186,7 @@ class Log:
         """Step 4."""
         self.cache.add(frames)
         with self._mutex:
-            self.visible = self.visible._replace(
-                end_offset=self._writer.end_offset, active_position=self._writer.active.position
-            )
+            self._segments.show()
             if self._waiting_readers:
                 self._advanced.notify_all()
         for listener in tuple(self.listeners):
@@ -227,17 +210,17 @@ class Log:
 
     def sync(self) -> None:
         """Make everything written so far durable, whatever the sync mode."""
-        if self._writer.synced_position < self._writer.active.position:
-            self._exclusively(self._writer_sync)
+        if not self._segments.is_synced:
+            self._exclusively(self._segments.sync)
 
     def checkpoint(self) -> None:
         """Note on disk how far the log is durable, unless the last note still holds."""
-        if self._checkpoint != self._current_checkpoint():
-            self._exclusively(self._save_checkpoint)
+        if not self._segments.is_checkpointed:
+            self._exclusively(self._segments.save_checkpoint)
 
     def rotate_if_old(self) -> None:
-        if self._writer.must_rotate(0, self.context.clock()):
-            self._exclusively(self._rotate)
+        if self._segments.writer.must_rotate(0, self.context.clock()):
+            self._exclusively(self._segments.rotate)
 
     def set_schemas(self, schemas: dict[int, str]) -> None:
         """Note the schemas that frames from now on may name."""
@@ -250,33 +233,15 @@ class Log:
         self._exclusively(save)
 
     def prune(self, below_offset: int) -> int:
-        """Give up the sealed segments that end at or before an offset; how many there were.
-
-        1. note the new first offset. *The segments are no longer part of the log; recovery removes them.*
-        2. remove the files.
-        """
-        removed: list[SealedSegment] = []
-
-        def drop() -> None:
-            visible = self.visible
-            removed.extend(segment for segment in visible.sealed if segment.footer.end_offset <= below_offset)
-            if not removed:
-                return
-            kept, start = visible.sealed[len(removed) :], removed[-1].footer.end_offset
-            with self._mutex:
-                self.visible = self.visible._replace(start_offset=start, sealed=kept)
-            self._save_checkpoint()
-            for segment in removed:
-                remove_segment(self.context.files, self.directory, segment.header.base_offset)
-            self.context.files.sync_directory(self.directory)
-
-        self._exclusively(drop)
-        return len(removed)
+        """Give up the sealed segments that end at or before an offset; how many there were."""
+        removed: list[int] = []
+        self._exclusively(lambda: removed.append(self._segments.prune(below_offset)))
+        return removed[0]
 
     def close(self) -> None:
         """Finish what is queued, note the clean end, and refuse everything after."""
         done = threading.Event()
-        last = Append(None, lambda _: done.set(), self._finish)
+        last = Append(None, lambda _: done.set(), self._segments.finish)
 
         def admit_last(_: Append) -> None:
             if self._closing or self.state is not LogState.OPEN:
@@ -294,7 +259,7 @@ class Log:
             self._closing = True
             self.state = LogState.CLOSED
             self._advanced.notify_all()
-        self._writer.active.file.close()
+        self._segments.writer.active.file.close()
         self.cache.clear()
         for listener in tuple(self.listeners):
             listener()
@@ -308,63 +273,6 @@ class Log:
         done.wait()
         if append.error is not None:
             raise append.error
-
-    def _writer_sync(self) -> None:
-        if self._writer.synced_position < self._writer.active.position:
-            self._writer.sync()
-
-    def _finish(self) -> None:
-        self._writer_sync()
-        self._writer.trim()
-        self._save_checkpoint()
-
-    def _current_checkpoint(self) -> Checkpoint:
-        header = self._writer.active.header
-        return Checkpoint(
-            segment_number=header.number,
-            base_offset=header.base_offset,
-            position=self._writer.synced_position,
-            durable_end=self._writer.synced_offset,
-            start_offset=self.visible.start_offset,
-        )
-
-    def _save_checkpoint(self) -> None:
-        checkpoint = self._current_checkpoint()
-        checkpoint.save(self.context.files, self.directory)
-        self._checkpoint = checkpoint
-
-    def _rotate(self) -> None:
-        """Go on in a new segment.
-
-        1. seal the active one. *Recovery finds the footer and makes the successor.*
-        2. make the new one, with the producers' state. *An empty segment that no checkpoint names; used as it is.*
-        3. note it in the checkpoint. Only then it may hold frames: so a segment whose header cannot be read is known to
-           be empty, or known to be damaged.
-        """
-        self._writer_sync()
-        sealed = self._writer.seal()
-        finished = self._writer.active.file
-        visible = self.visible
-        self._begin_segment(
-            sealed.header.number + 1, visible.end_offset, visible.start_offset, (*visible.sealed, sealed)
-        )
-        finished.close()
-
-    def _begin_segment(self, number: int, base_offset: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
-        """Steps 2 and 3."""
-        context = self.context
-        with self._mutex:
-            producers = self._producers.before(base_offset)
-        producers.save(context.files, segment_path(self.directory, base_offset, PRODUCERS_SUFFIX))
-        header = SegmentHeader(number, base_offset, context.clock(), self.stream.stream_id, self.stream.salt)
-        active = create_segment(context.files, self.directory, header, context.options.index_interval_bytes)
-        context.files.sync_directory(self.directory)
-        self._use(active, base_offset, start, sealed)
-        self._save_checkpoint()
-
-    def _use(self, active: ActiveSegment, end: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
-        self._writer = SegmentWriter(self.context.files, self.context.options, active, end)
-        self.visible = Visible(start, end, sealed, active, active.position)
 
     # Failure and recovery
 
@@ -394,7 +302,7 @@ class Log:
                 return
             self._reopen_after = monotonic() + self.context.options.reopen_pause_seconds
             shown = self.visible
-            self._writer.active.file.close()
+            self._segments.writer.active.file.close()
             try:
                 self._recover((shown.active.header.number, shown.active_position))
             except OSError as error:
@@ -419,24 +327,5 @@ class Log:
         self.stream = found.stream
         self._producers = found.producers
         self._next_offset, self._last_time_us = found.next_offset, found.last_time_us
-        sealed = tuple(found.sealed)
-        if found.active is not None:
-            self._use(found.active, found.next_offset, found.start_offset, sealed)
-            self._checkpoint = found.checkpoint
-            if found.checkpoint != self._current_checkpoint():
-                self._save_checkpoint()
-        else:
-            number = sealed[-1].header.number + 1 if sealed else 0
-            self._begin_segment(number, found.next_offset, found.start_offset, sealed)
+        self._segments.go_on(found)
         self._failure, self.state = None, LogState.OPEN
-
-
-def make_directories(files: Files, path: Path) -> None:
-    """Make a directory and those above it, each durable before the next.
-
-    The lowest one that exists is synced as well: a try that was cut short may have made it and not come to that.
-    """
-    if not files.exists(path):
-        make_directories(files, path.parent)
-        files.make_directory(path)
-    files.sync_directory(path.parent)

@@ -9,9 +9,10 @@ from pathlib import Path
 from icestream.model.errors import OffsetOutOfRangeError
 from icestream.model.frames import Frame
 from icestream.wal.files import File
-from icestream.wal.log import Log, Visible
+from icestream.wal.log import Log
 from icestream.wal.recovery import ActiveSegment, SealedSegment
 from icestream.wal.segment import HEADER_BYTES, Scan, damaged, scan_sound
+from icestream.wal.view import Visible
 
 DEFAULT_READ_BYTES = 1 << 20
 

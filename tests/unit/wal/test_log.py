@@ -224,6 +224,6 @@ def test_sync_mode_interval_shows_messages_before_the_sync_and_syncs_on_request(
     log = open_log(sync_mode=SyncMode.INTERVAL)
     log.append(batch("a"))
     assert log.durable_end == 1
-    assert log._writer.synced_offset == 0
+    assert log._segments.writer.synced_offset == 0
     log.sync()
-    assert log._writer.synced_offset == 1
+    assert log._segments.writer.synced_offset == 1

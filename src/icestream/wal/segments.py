@@ -1,0 +1,128 @@
+"""The files of an open log: the segment that is written, the sealed ones before it, the checkpoint that names them.
+
+Only the thread that leads the log's commits changes them; `visible` may be read by any.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from icestream.wal.options import LogContext
+from icestream.wal.producers import Producers
+from icestream.wal.recovery import ActiveSegment, RecoveredLog, SealedSegment
+from icestream.wal.segment import PRODUCERS_SUFFIX, SegmentHeader, remove_segment, segment_path
+from icestream.wal.stream import Checkpoint, StreamInfo
+from icestream.wal.view import Visible
+from icestream.wal.writer import SegmentWriter, create_segment
+
+
+class Segments:
+    """`producers_before` gives the producers' state as it was before an offset."""
+
+    visible: Visible
+    writer: SegmentWriter
+    _stream: StreamInfo
+    _checkpoint: Checkpoint
+
+    def __init__(self, context: LogContext, directory: Path, producers_before: Callable[[int], Producers]) -> None:
+        self._context = context
+        self._directory = directory
+        self._producers_before = producers_before
+
+    def go_on(self, found: RecoveredLog) -> None:
+        """Take over what recovery has found."""
+        self._stream = found.stream
+        sealed = tuple(found.sealed)
+        if found.active is not None:
+            self._use(found.active, found.next_offset, found.start_offset, sealed)
+            self._checkpoint = found.checkpoint
+            if not self.is_checkpointed:
+                self.save_checkpoint()
+        else:
+            number = sealed[-1].header.number + 1 if sealed else 0
+            self._begin(number, found.next_offset, found.start_offset, sealed)
+
+    def show(self) -> None:
+        """Let readers see all that was written."""
+        self.visible = self.visible._replace(
+            end_offset=self.writer.end_offset, active_position=self.writer.active.position
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        return self.writer.synced_position >= self.writer.active.position
+
+    def sync(self) -> None:
+        if not self.is_synced:
+            self.writer.sync()
+
+    def finish(self) -> None:
+        """Leave everything as a log that is not written any more should be."""
+        self.sync()
+        self.writer.trim()
+        self.save_checkpoint()
+
+    @property
+    def is_checkpointed(self) -> bool:
+        return self._checkpoint == self._current_checkpoint()
+
+    def save_checkpoint(self) -> None:
+        checkpoint = self._current_checkpoint()
+        checkpoint.save(self._context.files, self._directory)
+        self._checkpoint = checkpoint
+
+    def _current_checkpoint(self) -> Checkpoint:
+        header = self.writer.active.header
+        return Checkpoint(
+            segment_number=header.number,
+            base_offset=header.base_offset,
+            position=self.writer.synced_position,
+            durable_end=self.writer.synced_offset,
+            start_offset=self.visible.start_offset,
+        )
+
+    def rotate(self) -> None:
+        """Go on in a new segment.
+
+        1. seal the active one. *Recovery finds the footer and makes the successor.*
+        2. make the new one, with the producers' state. *An empty segment that no checkpoint names; used as it is.*
+        3. note it in the checkpoint. Only then it may hold frames: so a segment whose header cannot be read is known to
+           be empty, or known to be damaged.
+        """
+        self.sync()
+        sealed = self.writer.seal()
+        finished = self.writer.active.file
+        visible = self.visible
+        self._begin(sealed.header.number + 1, visible.end_offset, visible.start_offset, (*visible.sealed, sealed))
+        finished.close()
+
+    def _begin(self, number: int, base_offset: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
+        """Steps 2 and 3."""
+        context = self._context
+        producers = self._producers_before(base_offset)
+        producers.save(context.files, segment_path(self._directory, base_offset, PRODUCERS_SUFFIX))
+        header = SegmentHeader(number, base_offset, context.clock(), self._stream.stream_id, self._stream.salt)
+        active = create_segment(context.files, self._directory, header, context.options.index_interval_bytes)
+        context.files.sync_directory(self._directory)
+        self._use(active, base_offset, start, sealed)
+        self.save_checkpoint()
+
+    def _use(self, active: ActiveSegment, end: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
+        self.writer = SegmentWriter(self._context.files, self._context.options, active, end)
+        self.visible = Visible(start, end, sealed, active, active.position)
+
+    def prune(self, below_offset: int) -> int:
+        """Give up the sealed segments that end at or before an offset; how many there were.
+
+        1. note the new first offset. *The segments are no longer part of the log; recovery removes them.*
+        2. remove the files.
+        """
+        sealed = self.visible.sealed
+        removed = [segment for segment in sealed if segment.footer.end_offset <= below_offset]
+        if not removed:
+            return 0
+        self.visible = self.visible._replace(start_offset=removed[-1].footer.end_offset, sealed=sealed[len(removed) :])
+        self.save_checkpoint()
+        for segment in removed:
+            remove_segment(self._context.files, self._directory, segment.header.base_offset)
+        self._context.files.sync_directory(self._directory)
+        return len(removed)
