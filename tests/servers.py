@@ -11,6 +11,8 @@ import pytest
 
 from icestream.pipeline.jars import JARS, ensure_jars
 from icestream.testing.servers import (
+    EtcdCluster,
+    EtcdServer,
     GlueServer,
     PostgresServer,
     RestCatalogServer,
@@ -57,6 +59,22 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
     require("postgres")
     with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """One member, shared: tests use a prefix of their own."""
+    require("etcd")
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """Three members, shared: a test that kills one starts it again."""
+    require("etcd")
+    with EtcdCluster(tmp_path_factory.mktemp("etcd-cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

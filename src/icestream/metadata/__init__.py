@@ -2,21 +2,23 @@
 
 What a store guarantees, whichever it is:
 
-* A change that returned is durable (SQLite: committed and synced) and seen by every later call of any client.
+* A change that returned is durable (SQLite: committed and synced; etcd: on a majority of its members) and seen by every
+  later call of any client.
 * A transaction happens whole or not at all, also when the process or the machine dies in it, and conditions hold at
   the very revision of the change: of any number of writers that compare and swap, none loses another's update.
 * Revisions grow with every change. A watch hands out each change under its prefix once, in revision order, from any
   kept revision on; changes that are no longer kept are a CompactedError, never a hole.
-* A key under a lease is never seen after the lease ended, also when its holder was killed. Deadlines are wall-clock
-  times, so a clock that is set forward ends leases early.
+* A key under a lease is never seen after the lease ended, also when its holder was killed. Without etcd, deadlines are
+  wall-clock times, so a clock that is set forward ends leases early.
 * Memory is bounded: keys (1 KiB), values (1 MiB), transactions, pages, the history behind watches.
 * Damage is a DamagedError; an empty or foreign file is never taken for a fresh store.
 
-`store` is the protocol, `memory` and `sqlite` implement it, `sqlite_file` describes what lies on disk, `keys` has every
-key's layout.
+`store` is the protocol, `memory`, `sqlite` and `etcd` implement it, `sqlite_file` describes what lies on disk, `keys`
+has every key's layout.
 """
 
 from icestream.metadata import keys
+from icestream.metadata.etcd.options import EtcdOptions
 from icestream.metadata.factory import open_metadata_store
 from icestream.metadata.leases import Lease, LeaseExpiredError
 from icestream.metadata.memory import MemoryMetadataStore
@@ -31,6 +33,7 @@ from icestream.metadata.store import (
     Exists,
     MetadataStore,
     Operation,
+    OutcomeUnknownError,
     Put,
     RevisionIs,
     TransactionResult,
@@ -45,6 +48,7 @@ __all__ = [
     "Condition",
     "Delete",
     "Entry",
+    "EtcdOptions",
     "Event",
     "Exists",
     "Lease",
@@ -52,6 +56,7 @@ __all__ = [
     "MemoryMetadataStore",
     "MetadataStore",
     "Operation",
+    "OutcomeUnknownError",
     "Put",
     "RevisionIs",
     "SqliteMetadataStore",

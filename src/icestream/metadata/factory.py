@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from icestream.metadata.etcd.options import EtcdOptions
 from icestream.metadata.memory import MemoryMetadataStore
 from icestream.metadata.sqlite import SqliteMetadataStore
 from icestream.metadata.store import MetadataStore
@@ -10,15 +11,24 @@ from icestream.model.errors import InvalidRequestError
 
 
 def open_metadata_store(
-    *, in_memory: bool = False, sqlite_path: Path | None = None, clock: Clock = now_us
+    *,
+    in_memory: bool = False,
+    sqlite_path: Path | None = None,
+    etcd: EtcdOptions | None = None,
+    clock: Clock = now_us,
 ) -> MetadataStore:
-    """One of the two: `in_memory`, or the SQLite file at `sqlite_path`, made if there is none."""
-    if in_memory and sqlite_path is None:
-        return MemoryMetadataStore(clock=clock)
-    if sqlite_path is not None and not in_memory:
+    """One of the three: `in_memory`, the SQLite file at `sqlite_path`, made if there is none, or an etcd cluster."""
+    if [in_memory, sqlite_path is not None, etcd is not None].count(True) != 1:
+        raise InvalidRequestError(
+            "a metadata store is in memory, a SQLite file or an etcd cluster",
+            operation="open metadata store",
+            remedy="set one of in_memory, sqlite_path and etcd",
+        )
+    if etcd is not None:
+        # Imported where it is needed: a broker without etcd need not spend gRPC's time and memory.
+        from icestream.metadata.etcd.store import EtcdMetadataStore  # noqa: PLC0415
+
+        return EtcdMetadataStore(etcd)
+    if sqlite_path is not None:
         return SqliteMetadataStore(sqlite_path, clock=clock)
-    raise InvalidRequestError(
-        "a metadata store is either in memory or a SQLite file",
-        operation="open metadata store",
-        remedy="set in_memory or sqlite_path, not both",
-    )
+    return MemoryMetadataStore(clock=clock)

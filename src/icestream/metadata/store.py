@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from icestream.metadata.leases import Lease
-from icestream.model.errors import IcestreamError
+from icestream.model.errors import IcestreamError, UnavailableError
 
 DEFAULT_PAGE_ENTRIES = 1_000
 
@@ -20,6 +20,12 @@ class CompactedError(IcestreamError):
     """A watch asked for changes that are no longer kept, or fell so far behind that they were dropped."""
 
     code = "compacted"
+
+
+class OutcomeUnknownError(UnavailableError):
+    """A transaction was sent, and it cannot be found out whether it happened, or still will: read and decide anew."""
+
+    code = "outcome_unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.metadata import MemoryMetadataStore, SqliteMetadataStore, open_metadata_store
+from icestream.metadata import EtcdOptions, MemoryMetadataStore, SqliteMetadataStore, open_metadata_store
 from icestream.model.errors import InvalidRequestError
 
 
@@ -19,8 +19,10 @@ def test_a_path_is_a_sqlite_store_with_its_folders_made(tmp_path: Path) -> None:
     assert path.is_file()
 
 
-def test_both_or_neither_is_refused(tmp_path: Path) -> None:
+def test_several_or_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError):
         open_metadata_store()
     with pytest.raises(InvalidRequestError):
         open_metadata_store(in_memory=True, sqlite_path=tmp_path / "metadata.db")
+    with pytest.raises(InvalidRequestError):
+        open_metadata_store(in_memory=True, etcd=EtcdOptions(("127.0.0.1:2379",)))

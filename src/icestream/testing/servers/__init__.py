@@ -8,6 +8,7 @@ cache folder, once. Servers can be stopped, killed, paused and started again on 
 can name a proxy before them (`icestream.testing.proxy`).
 """
 
+from icestream.testing.servers.etcd import EtcdCluster, EtcdServer, EtcdTls, compact
 from icestream.testing.servers.glue import GlueServer
 from icestream.testing.servers.obtain import SERVERS, missing, obtain
 from icestream.testing.servers.postgres import PostgresServer
@@ -18,12 +19,16 @@ from icestream.testing.servers.spark_cluster import SparkCluster
 
 __all__ = [
     "SERVERS",
+    "EtcdCluster",
+    "EtcdServer",
+    "EtcdTls",
     "GlueServer",
     "PostgresServer",
     "RestCatalogServer",
     "S3Server",
     "ServerProcess",
     "SparkCluster",
+    "compact",
     "free_port",
     "missing",
     "obtain",

@@ -11,11 +11,15 @@ def is_installed() -> bool:
     return all(importlib.util.find_spec(module) for module in ("moto", "flask", "flask_cors"))
 
 
-def moto_command(port: int) -> list[str]:
+def check_installed() -> None:
     if not is_installed():
         raise NotInstalledError(
             "moto's server is not installed",
             operation="start moto",
             remedy="pip install 'moto[glue,s3]' flask flask-cors",
         )
+
+
+def moto_command(port: int) -> list[str]:
+    check_installed()
     return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)]

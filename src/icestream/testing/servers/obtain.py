@@ -8,6 +8,7 @@ from icestream.pipeline.cache import NotInstalledError, Report, silent
 from icestream.pipeline.jars import JARS, Jar, ensure_jars, obtain_jars
 from icestream.pipeline.java import java_home, spark_home
 from icestream.testing.servers import moto
+from icestream.testing.servers.etcd import PACKAGE, find_etcd, obtain_etcd
 from icestream.testing.servers.postgres import find_postgres, obtain_postgres
 from icestream.testing.servers.rest_jars import REST_SERVER_JARS
 from icestream.testing.servers.s3 import find_versitygw, obtain_versitygw
@@ -56,14 +57,17 @@ def _missing_postgres() -> str | None:
     return None if find_postgres() else "there is no PostgreSQL"
 
 
+def _missing_etcd() -> str | None:
+    return None if find_etcd() else f"there is neither etcd nor the Python package {PACKAGE}"
+
+
 def _obtain_java(report: Report) -> None:
     report(f"Java is {java_home()}, Spark is {spark_home()}")
 
 
 def _obtain_moto(report: Report) -> None:
-    del report
-    if reason := _missing_moto():
-        raise NotInstalledError(reason, remedy="pip install 'moto[glue,s3]' flask flask-cors")
+    moto.check_installed()
+    report("moto's server is a Python package, and there")
 
 
 def _obtain_s3(report: Report) -> None:
@@ -76,6 +80,10 @@ def _obtain_s3(report: Report) -> None:
 
 def _obtain_postgres(report: Report) -> None:
     report(f"PostgreSQL is in {obtain_postgres(report)}")
+
+
+def _obtain_etcd(report: Report) -> None:
+    report(f"etcd is {obtain_etcd()}")
 
 
 def _obtain_rest_jars(report: Report) -> None:
@@ -92,5 +100,6 @@ SERVERS: Mapping[str, Server] = {
     "rest-catalog": Server(lambda: _missing_jars(REST_SERVER_JARS), _obtain_rest_jars),
     "glue": Server(_missing_moto, _obtain_moto),
     "postgres": Server(_missing_postgres, _obtain_postgres),
+    "etcd": Server(_missing_etcd, _obtain_etcd),
     "s3": Server(_missing_s3, _obtain_s3),
 }

@@ -1,0 +1,146 @@
+"""`EtcdMetadataStore`: the protocol, call by call."""
+
+import threading
+from collections.abc import Sequence
+
+import grpc
+
+from icestream.metadata.base import BaseStore
+from icestream.metadata.etcd import messages as m
+from icestream.metadata.etcd.calls import Calls, Metadata
+from icestream.metadata.etcd.client import EtcdClient, LostAnswerError
+from icestream.metadata.etcd.errors import is_future
+from icestream.metadata.etcd.keyspace import Keyspace
+from icestream.metadata.etcd.leases import EtcdLeases
+from icestream.metadata.etcd.options import EtcdOptions
+from icestream.metadata.etcd.pages import read_page
+from icestream.metadata.etcd.tickets import Tickets
+from icestream.metadata.etcd.watch import EtcdWatch, WatchStream
+from icestream.metadata.leases import Lease
+from icestream.metadata.limits import (
+    MAX_TRANSACTION_OPERATIONS,
+    check_key,
+    check_page,
+    check_prefix,
+    check_transaction,
+    check_ttl,
+)
+from icestream.metadata.store import (
+    DEFAULT_PAGE_ENTRIES,
+    Condition,
+    Entries,
+    Entry,
+    Operation,
+    OutcomeUnknownError,
+    TransactionResult,
+)
+from icestream.model.errors import InvalidRequestError
+
+
+class EtcdMetadataStore(BaseStore):
+    """Connects when it is first used, so it can be opened while etcd is away."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        self._client = EtcdClient(options)
+        self._keyspace = Keyspace(options.prefix)
+        self._leases = EtcdLeases(self._client)
+        self._tickets = Tickets(self._client, self._keyspace, self._leases)
+        self._lock = threading.Lock()
+        self._watches: set[EtcdWatch] = set()
+
+    # --- reading
+
+    def get(self, key: str) -> Entry | None:
+        check_key(key, operation="get")
+        found = self._range(m.RangeRequest(key=self._keyspace.encode(key)), "get", key).kvs
+        return self._keyspace.entry(found[0]) if found else None
+
+    def list(self, prefix: str, *, limit: int = DEFAULT_PAGE_ENTRIES, start_after: str | None = None) -> Entries:
+        check_prefix(prefix, operation="list")
+        check_page(limit, start_after, operation="list")
+        return read_page(self._client, self._keyspace, prefix, start_after, limit)
+
+    def revision(self) -> int:
+        request = m.RangeRequest(key=self._keyspace.encode("/"), keys_only=True)
+        return self._range(request, "revision", "").header.revision
+
+    def watch(self, prefix: str, start_revision: int | None = None) -> EtcdWatch:
+        check_prefix(prefix, operation="watch")
+        if start_revision is None:
+            start_revision = self.revision() + 1
+        elif start_revision < 1:
+            raise InvalidRequestError(f"revisions begin at 1, not {start_revision}", operation="watch", place=prefix)
+        else:
+            self._check_kept(prefix, start_revision)
+        with self._lock:
+            self._client.check_open("watch")
+            stream = WatchStream(self._client, self._keyspace, prefix, start_revision)
+            watch = EtcdWatch(stream, self._watches.discard)
+            self._watches.add(watch)
+        stream.start()
+        return watch
+
+    def _check_kept(self, prefix: str, start_revision: int) -> None:
+        # The state before the first change is kept just as long as the change is.
+        key = self._keyspace.encode("/")
+        request = m.RangeRequest(key=key, keys_only=True, revision=max(1, start_revision - 1))
+
+        def send(calls: Calls, timeout: float, metadata: Metadata) -> None:
+            try:
+                calls.range(request, timeout=timeout, metadata=metadata)
+            except grpc.RpcError as error:
+                if not is_future(error):
+                    raise
+
+        self._client.call("watch", send, place=prefix)
+
+    def _range(self, request: m.RangeRequest, operation: str, place: str) -> m.RangeResponse:
+        return self._client.call(
+            operation,
+            lambda calls, timeout, metadata: calls.range(request, timeout=timeout, metadata=metadata),
+            place=place,
+        )
+
+    # --- changing
+
+    def transaction(self, conditions: Sequence[Condition], operations: Sequence[Operation]) -> TransactionResult:
+        check_transaction(conditions, operations, operation="transaction")
+        self._client.check_open("transaction")
+        compare = [self._keyspace.compare(condition) for condition in conditions]
+        success = [self._keyspace.request(operation) for operation in operations]
+        has_room = max(len(compare), len(success)) < MAX_TRANSACTION_OPERATIONS
+        if compare and success and has_room:
+            return self._tickets.transaction(compare, success)
+        return self._plain_transaction(m.TxnRequest(compare=compare, success=success))
+
+    def _plain_transaction(self, request: m.TxnRequest) -> TransactionResult:
+        """One that may be repeated, or has no room for a ticket."""
+        try:
+            answer = self._client.call(
+                "transaction",
+                lambda calls, timeout, metadata: calls.txn(request, timeout=timeout, metadata=metadata),
+                repeatable=not (request.compare and request.success),
+            )
+        except LostAnswerError as lost:
+            raise OutcomeUnknownError(
+                f"the answer of etcd was lost ({lost})",
+                operation="transaction",
+                place=self._client.place,
+                remedy="read what it was to change, and decide anew",
+            ) from lost
+        return TransactionResult(answer.succeeded, answer.header.revision)
+
+    def lease(self, ttl_seconds: float) -> Lease:
+        check_ttl(ttl_seconds, operation="lease")
+        return Lease(*self._leases.grant(ttl_seconds), self._leases)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client.is_closed:
+                return
+            self._client.refuse_calls()
+            watches = list(self._watches)
+        for watch in watches:
+            watch.close()
+        self._tickets.close()
+        self._client.close()
