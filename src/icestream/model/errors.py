@@ -99,6 +99,10 @@ class TopicExistsError(IcestreamError):
     code = "topic_exists"
 
 
+class SubscriptionNotFoundError(IcestreamError):
+    code = "subscription_not_found"
+
+
 class OffsetOutOfRangeError(IcestreamError):
     """An offset below the first kept message or beyond the end."""
 
@@ -141,6 +145,13 @@ class ConflictError(IcestreamError):
     retryable = True
 
 
+class SubscriptionBusyError(ConflictError):
+    """The subscription has consumers that stand against this: a second one, another type, another filter."""
+
+    code = "subscription_busy"
+    retryable = False
+
+
 class UnavailableError(IcestreamError):
     """A server or store cannot be reached right now."""
 
@@ -171,6 +182,13 @@ class IncompatibleTableError(IcestreamError):
     """A table that belongs to another stream, or cannot hold what the topic holds. It was not written to."""
 
     code = "incompatible_table"
+
+
+class SnapshotExpiredError(IcestreamError):
+    """A snapshot was removed, with its files, while it was read. Load the table again and read on from the offset."""
+
+    code = "snapshot_expired"
+    retryable = True
 
 
 class LedgerMismatchError(IcestreamError):

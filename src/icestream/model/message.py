@@ -9,7 +9,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Message:
-    __slots__ = ("_attributes", "key", "offset", "payload", "producer", "publish_time_us", "sequence")
+    __slots__ = (
+        "_attributes",
+        "key",
+        "offset",
+        "payload",
+        "producer",
+        "publish_time_us",
+        "redelivery_count",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -20,6 +29,7 @@ class Message:
         key: bytes | None,
         attributes: list[tuple[str, str]] | None,
         payload: bytes,
+        redelivery_count: int = 0,
     ) -> None:
         self.offset = offset
         self.publish_time_us = publish_time_us
@@ -27,6 +37,8 @@ class Message:
         self.sequence = sequence
         self.key = key
         self.payload = payload
+        self.redelivery_count = redelivery_count
+        """How often a subscription has delivered it before; 0 for readers without a subscription."""
         self._attributes = attributes
 
     @property
@@ -42,8 +54,8 @@ class Message:
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The messages of a reader's batch, made column by column."""
-    offsets, times, producers, sequences, keys, attributes, payloads = batch.columns
+    """The messages of a reader's or a subscription's batch, made column by column."""
+    offsets, times, producers, sequences, keys, attributes, payloads, *redelivery_counts = batch.columns
     nothing = [None] * batch.num_rows
     return map(
         Message,
@@ -54,4 +66,5 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
         nothing if keys.null_count == len(keys) else keys.to_pylist(),
         nothing if attributes.null_count == len(attributes) else attributes.to_pylist(),
         payloads.to_pylist(),
+        *(counts.to_pylist() for counts in redelivery_counts),
     )

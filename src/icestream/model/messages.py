@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import Frame
 from icestream.model.single import MAX_SINGLE_BYTES, decode_singles, encode_checked_single, encode_single
+from icestream.model.time_range import check_times
 
 MESSAGE_SCHEMA = pa.schema(
     [
@@ -80,7 +81,22 @@ def check_topic_schema(schema: pa.Schema) -> pa.Schema:
         )
     if len(set(names)) != len(names):
         raise InvalidRequestError("two columns have the same name", operation="topic schema", remedy="rename one")
+    for field in schema:
+        if _has_dictionary(field.type):
+            # A frame holds one record batch alone; Arrow keeps dictionaries beside it.
+            raise InvalidRequestError(
+                f"column {field.name!r} is dictionary-encoded",
+                operation="topic schema",
+                remedy="give it the type of its values: the table encodes repeated values by itself",
+            )
     return schema.remove_metadata()
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(pa.types.is_dictionary(kind)) or any(map(_has_dictionary, inner))
 
 
 def message_batch(
@@ -102,7 +118,7 @@ def message_batch(
 
 
 def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Raise unless `batch` is sound Arrow of `schema` with no null where none may be.
+    """Raise unless `batch` is sound Arrow of `schema`, with no null where none may be and no time that no table holds.
 
     Arrow's readers trust offsets and lengths inside a batch, so one made by a hostile or broken client is checked in
     full before anything looks into it.
@@ -119,6 +135,8 @@ def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
     for index, field in enumerate(schema):
         if not field.nullable and batch.column(index).null_count:
             raise InvalidMessageError(f"column {field.name!r} must not be null", operation="publish")
+    if schema is not MESSAGE_SCHEMA:
+        check_times(batch)
 
 
 def check_message_sizes(batch: pa.RecordBatch, max_message_bytes: int) -> None:
@@ -267,10 +285,16 @@ def _spread(values: pa.Array, counts: list[int]) -> pa.Array:
 
 
 def slice_from(batch: pa.RecordBatch, start: int, end: int | None = None) -> pa.RecordBatch:
-    """The rows of a reader's batch with `start <= offset < end`."""
-    first = batch.column(0)[0].as_py()
-    low = max(0, start - first)
-    high = batch.num_rows if end is None else min(batch.num_rows, end - first)
+    """The rows of a reader's batch, which is in offset order, with `start <= offset < end`."""
+    offsets, count = batch.column(0), batch.num_rows
+    if not count:
+        return batch
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if last - first == count - 1:
+        low, high = max(0, start - first), count if end is None else min(count, end - first)
+    else:  # a filter, or a repair of the log, has left gaps
+        low = int(pc.sum(pc.less(offsets, start)).as_py())
+        high = count if end is None else int(pc.sum(pc.less(offsets, end)).as_py())
     return batch if low == 0 and high == batch.num_rows else batch.slice(low, max(0, high - low))
 
 

@@ -1,15 +1,29 @@
-"""Where a reader starts."""
+"""Where a reader starts. Whatever is asked for becomes an offset once; only offsets are kept and go on from."""
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
 from icestream.model.errors import InvalidRequestError
 
+FORMS = "earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, snapshot:ID or tag:NAME"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OFFSET = re.compile(r"[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+_NAME = re.compile(r"[^\s/\x00-\x1f]{1,255}")
+
 
 class StartPosition(NamedTuple):
-    """`earliest`, `latest`, an offset, or the first message published at or after a time."""
+    """`earliest`, `latest`, an offset, the first message published at or after a time, or behind a state of the table.
+
+    `snapshot` and `tag` mean the first message that the snapshot does not hold: who has processed that state of
+    the table goes on with what came after.
+    """
 
     kind: str
-    value: int = 0
+    value: Any = 0
+    """An offset, microseconds since 1970, a snapshot's id, a tag's name; 0 where the kind says everything."""
 
     @classmethod
     def earliest(cls) -> Self:
@@ -30,6 +44,48 @@ class StartPosition(NamedTuple):
         return cls("timestamp", time_us)
 
     @classmethod
+    def snapshot(cls, snapshot_id: int) -> Self:
+        return cls("snapshot", snapshot_id)
+
+    @classmethod
+    def tag(cls, name: str) -> Self:
+        if not _NAME.fullmatch(name):
+            raise InvalidRequestError(f"{name!r:.80} is not the name of a tag", operation="start position")
+        return cls("tag", name)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What people write: one of `FORMS`. A time without a zone is UTC."""
+        if text in {"earliest", "latest"}:
+            return cls(text)
+        if _OFFSET.fullmatch(text):
+            return cls.offset(int(text))
+        kind, separator, value = text.partition(":")
+        if separator and kind == "tag":
+            return cls.tag(value)
+        if separator and kind == "snapshot" and _NUMBER.fullmatch(value):
+            return cls.snapshot(int(value))
+        try:
+            moment = datetime.fromisoformat(text)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return cls.timestamp((moment - _EPOCH) // timedelta(microseconds=1))
+        except (ValueError, OverflowError):
+            raise InvalidRequestError(
+                f"{text!r:.80} is not a start position", operation="start position", remedy=f"use {FORMS}"
+            ) from None
+
+    def __str__(self) -> str:
+        """As `parse` takes it."""
+        match self.kind:
+            case "offset":
+                return str(self.value)
+            case "timestamp":
+                return (_EPOCH + timedelta(microseconds=self.value)).isoformat().replace("+00:00", "Z")
+            case "snapshot" | "tag":
+                return f"{self.kind}:{self.value}"
+        return self.kind
+
+    @classmethod
     def from_json(cls, value: Any) -> Self:
         match value:
             case None | "earliest":
@@ -42,10 +98,14 @@ class StartPosition(NamedTuple):
                 return cls.offset(value)
             case {"time_us": int(time_us)} if len(value) == 1:
                 return cls.timestamp(time_us)
+            case {"snapshot_id": int(snapshot_id)} if len(value) == 1:
+                return cls.snapshot(snapshot_id)
+            case {"tag": str(name)} if len(value) == 1:
+                return cls.tag(name)
         raise InvalidRequestError(
             f"{value!r} is not a start position",
             operation="start position",
-            remedy='use "earliest", "latest", an offset or {"time_us": …}',
+            remedy='use "earliest", "latest", an offset, {"time_us": …}, {"snapshot_id": …} or {"tag": …}',
         )
 
     def to_json(self) -> Any:
@@ -54,4 +114,8 @@ class StartPosition(NamedTuple):
                 return self.value
             case "timestamp":
                 return {"time_us": self.value}
+            case "snapshot":
+                return {"snapshot_id": self.value}
+            case "tag":
+                return {"tag": self.value}
         return self.kind

@@ -84,18 +84,19 @@ def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
 
 def _is_null(column: pa.Array) -> bool:
     """Whether the only value is null, by the bitmap and not by what the sender says of it."""
-    validity = column.buffers()[0]
-    return column.offset == 0 and validity is not None and validity.size > 0 and not validity[0] & 1
+    validity, place = column.buffers()[0], column.offset
+    return validity is not None and place // 8 < validity.size and not validity[place // 8] >> place % 8 & 1
 
 
 def _only_value(column: pa.Array) -> memoryview | None:
     """The only value of a binary column; None if it is null or not as Arrow wants it."""
     validity, offsets, data = column.buffers()
-    if column.offset or offsets is None or offsets.size < _SPAN.size:
+    place = column.offset
+    if offsets is None or offsets.size < place * _LENGTH.size + _SPAN.size:
         return None
-    if validity is not None and (not validity.size or not validity[0] & 1):
+    if validity is not None and (place // 8 >= validity.size or not validity[place // 8] >> place % 8 & 1):
         return None
-    start, end = _SPAN.unpack_from(offsets)
+    start, end = _SPAN.unpack_from(offsets, place * _LENGTH.size)
     size = data.size if data is not None else 0
     if not 0 <= start <= end <= size or end - start > MAX_SINGLE_BYTES:
         return None

@@ -14,7 +14,9 @@ What it guarantees:
 data is, writes files, and needs no catalog. On disk it is plain Iceberg: docs/formats/table.md.
 """
 
+from icestream.table.history import AddedFile
 from icestream.table.ledger import Ledger
+from icestream.table.limits import ReadLimits
 from icestream.table.schema import check_table_schema
 from icestream.table.spark import spark_catalog_options
 from icestream.table.spec import TableSpec
@@ -24,7 +26,9 @@ from icestream.table.writer import TableWriter
 from icestream.table.written import WrittenFile
 
 __all__ = [
+    "AddedFile",
     "Ledger",
+    "ReadLimits",
     "TableSpec",
     "TableWriter",
     "Tables",

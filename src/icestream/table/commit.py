@@ -44,8 +44,9 @@ from pyiceberg.table.update import (
 
 from icestream.config import TableSettings
 from icestream.model.errors import CommitConflictError, CommitUnknownError
+from icestream.model.lost_ranges import LostRanges
 from icestream.table.catalogs import reason
-from icestream.table.ledger import Ledger
+from icestream.table.ledger import Ledger, lost_properties
 from icestream.table.manifests import ManifestWriters
 from icestream.table.written import WrittenFile
 
@@ -65,9 +66,13 @@ def commit_files(
     manifests: Sequence[ManifestFile],
     files: Sequence[WrittenFile],
     ledger: Ledger,
+    lost: LostRanges,
     settings: TableSettings,
 ) -> Committed:
-    """Append `files` to the state `table`, whose current snapshot has `manifests`, and set `ledger`: steps 2 and 3."""
+    """Append `files` to the state `table`, whose current snapshot has `manifests`, and set `ledger`: steps 2 and 3.
+
+    `lost` is what the table lacks from now on.
+    """
     metadata = table.metadata
     parent_id = metadata.current_snapshot_id
     snapshot_id = metadata.new_snapshot_id()
@@ -89,7 +94,7 @@ def commit_files(
     updates: list[TableUpdate] = [
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate.model_validate(main),
-        SetPropertiesUpdate(updates=ledger.to_properties()),
+        SetPropertiesUpdate(updates={**ledger.to_properties(), **lost_properties(lost)}),
     ]
     expired = _expire(table, settings.max_snapshots)
     if expired:

@@ -12,7 +12,6 @@ from pyiceberg.table.snapshots import ancestors_of
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import TopicName
 from icestream.table.catalogs import reporting
-from icestream.table.properties import SORT_BY
 from icestream.table.tables import Tables
 from icestream.table.topic_table import TopicTable
 
@@ -83,28 +82,23 @@ def read_contents(table: TopicTable) -> Contents:
 
 def _read(topic_table: TopicTable) -> Contents:
     table, metadata = topic_table.iceberg, topic_table.iceberg.metadata
-    current = metadata.current_snapshot()
-    manifests = current.manifests(table.io) if current is not None else []
-    offset = str(topic_table.stream_schema.names[0])
-    number = table.schema().find_field(offset).field_id
     files: list[StoredFile] = []
     deletes = 0
-    for manifest in manifests:
+    for manifest in topic_table.manifests:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             if entry.data_file.content is DataFileContent.DATA:
-                files.append(_file(entry.data_file, number))
+                files.append(_file(entry.data_file, topic_table.offset_id))
             else:
                 deletes += 1
-    sort_by = metadata.properties.get(SORT_BY)
     return Contents(
         files=tuple(sorted(files, key=lambda file: (file.first_offset, file.last_offset))),
         delete_files=deletes,
         snapshots=tuple(_snapshots(table)),
-        manifests=len(manifests),
+        manifests=len(topic_table.manifests),
         target_file_bytes=int(metadata.properties.get(_TARGET, _DEFAULT_TARGET_BYTES)),
         is_partitioned=not metadata.spec().is_unpartitioned(),
-        sort_by=tuple(sort_by.split("\n")) if sort_by else (),
-        offset_column=offset,
+        sort_by=topic_table.sort_by,
+        offset_column=topic_table.offset_column,
     )
 
 

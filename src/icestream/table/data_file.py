@@ -57,6 +57,7 @@ class Layout:
             "write_statistics": [*counters, *rest],
             "store_schema": False,
             "store_decimal_as_integer": True,
+            "write_page_checksum": True,  # without it many a flipped bit decodes to something else
         }
 
 

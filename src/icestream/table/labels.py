@@ -13,7 +13,7 @@ import pyarrow.types as kinds
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-_FIELD_ID = b"PARQUET:field_id"
+from icestream.table.schema import FIELD_ID
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,13 @@ class Labels:
                 found[field.name] = _labelled(field, column)
         return found
 
+    @cached_property
+    def _in_file(self) -> dict[str, str]:
+        return {field.name: name for name, field in self._fields.items()}
+
     def in_file(self, name: str) -> str | None:
         """What the file calls a column of the table; none if it has no such column."""
-        return next((old for old, field in self._fields.items() if field.name == name), None)
+        return self._in_file.get(name)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the file, with some of its columns, as the table names them."""
@@ -76,5 +80,5 @@ def _labelled_type(kind: pa.DataType, target: IcebergType) -> pa.DataType:
 
 
 def _id(field: pa.Field) -> int | None:
-    found = (field.metadata or {}).get(_FIELD_ID)
+    found = (field.metadata or {}).get(FIELD_ID)
     return None if found is None else int(found)

@@ -13,10 +13,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 
 from icestream.model.errors import DamagedError, IncompatibleTableError
+from icestream.model.lost_ranges import LostRanges
 
 STREAM_ID = "icestream.stream-id"
 EPOCH = "icestream.epoch"
 COMMITTED_OFFSET = "icestream.committed-offset"
+LOST_RANGES = "icestream.lost-ranges"
+"""Offsets below the committed one that have no row, because a repair of the log gave up their messages: JSON pairs of
+first and end."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Ledger:
     stream_id: str
     epoch: int
     committed_offset: int
-    """All messages below it are in the table."""
+    """All messages below it are in the table, but for those that were given up."""
 
     def to_properties(self) -> dict[str, str]:
         return {
@@ -56,6 +60,22 @@ class Ledger:
                 place=place,
                 remedy=f"restore the properties {EPOCH} and {COMMITTED_OFFSET} from the newest snapshot's summary",
             ) from error
+
+
+def lost_properties(lost: LostRanges) -> dict[str, str]:
+    return {LOST_RANGES: lost.to_text()} if lost else {}
+
+
+def read_lost_ranges(properties: Mapping[str, str], *, place: str) -> LostRanges:
+    try:
+        return LostRanges.parse(properties.get(LOST_RANGES))
+    except ValueError as error:
+        raise IncompatibleTableError(
+            f"the table's property {LOST_RANGES} is not readable: {error}",
+            operation="open table",
+            place=place,
+            remedy="restore it from an older metadata file, or remove it: gaps will then be taken for damage",
+        ) from error
 
 
 def read_ledger(metadata: TableMetadata, *, place: str) -> Ledger:

@@ -2,61 +2,55 @@
 
 What it guarantees: rows come out as batches of the stream's columns with offsets that never go back, across partitions,
 compacted files and files that are sorted by other columns. A row that stands in the table twice comes out twice. Only
-files and row groups whose offsets can be in the range are opened. The memory held is about `batch_bytes` for each row
-group that overlaps the place of reading, or the whole of it if its rows are not in offset order.
+files and row groups whose offsets can be in the range, and whose rows can match the filter, are opened. Everything is
+of the one snapshot that the state has. The memory held is that of `ReadLimits`, whatever the table's size; row groups
+that overlap share it, and one whose rows are not in offset order is held as a whole.
 
-How: row groups are the sources of a merge. A file is opened when the merge comes to its first offset. Rows go out up to
-the smallest of the offsets that the open sources have read to; no source that is still to come begins before it.
+How: row groups are the sources of a merge. A file is opened when the merge comes to its first offset, or ahead of that.
+Rows go out up to the smallest of the offsets that the open sources have read to; no source that is still to come begins
+before it. The thread that asks for batches decides everything; other threads open files and decode, each source on one
+at a time.
 """
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyiceberg.table import FileScanTask
 
-from icestream.model.errors import CatalogUnavailableError, DamagedError, IncompatibleTableError, InvalidRequestError
-from icestream.table.catalogs import reason, reporting
-from icestream.table.labels import Labels
-from icestream.table.schema import Columns
-from icestream.table.topic_table import TopicTable
+from icestream.model.errors import InvalidRequestError
+from icestream.model.filters import Filter
+from icestream.table.limits import ReadLimits
+from icestream.table.manifest_index import NO_END, PlannedFile
+from icestream.table.planning import FilePlan
+from icestream.table.sources import OpenFile, Request, RowGroup
 
-BATCH_BYTES = 8 * 1024 * 1024
-NO_END = (1 << 63) - 1
+if TYPE_CHECKING:
+    from icestream.table.topic_table import TopicTable
 
-
-@dataclass(frozen=True)
-class RowGroup:
-    """What was found in a row group before its rows are read."""
-
-    path: str
-    number: int
-    rows: int
-    first_offset: int
-    last_offset: int
-    """The smallest and the largest."""
-    is_ordered: bool
-    """Whether each row has a larger offset than the one before."""
-    rows_in_file: int
-    is_last: bool
-
+__all__ = ["NO_END", "OnRowGroup", "RowGroup", "ordered_scan"]
 
 OnRowGroup = Callable[[RowGroup], None]
 
+_MIN_SHARE_BYTES = 64 * 1024
+_MAX_COUNTED = 512
+
 
 def ordered_scan(
-    table: TopicTable,
+    table: "TopicTable",
     start: int = 0,
     end: int = NO_END,
     columns: Sequence[str] | None = None,
     *,
-    batch_bytes: int = BATCH_BYTES,
-    on_row_group: OnRowGroup = lambda _group: None,
-) -> Iterator[pa.RecordBatch]:
-    """The rows with `start <= offset < end`, with all or some of the stream's columns.
+    where: Filter | None = None,
+    limits: ReadLimits = ReadLimits(),  # noqa: B008 - it cannot be changed
+    on_row_group: OnRowGroup | None = None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """The rows with `start <= offset < end` that match `where`, with all or some of the stream's columns.
 
     `on_row_group` is told of each row group that is opened; those of a file come one after the other.
     """
@@ -64,176 +58,194 @@ def ordered_scan(
     names = tuple(stream.names if columns is None else columns)
     if unknown := sorted(set(names) - set(stream.names)):
         raise InvalidRequestError(f"the topic has no columns {', '.join(unknown)}", operation="read table")
-    scan = _Scan(table, Columns.of(stream), names, start, end, batch_bytes, on_row_group)
-    return scan.batches()
+    if where is not None:
+        where.check(stream)
+    request = Request(table, names, start, end, where, is_inspection=on_row_group is not None)
+    return _Scan(request, limits, on_row_group).batches()
 
 
 @dataclass(order=True)
 class _Source:
-    """Rows in offset order, of which the part `buffer` is read."""
+    """A row group in offset order, of which the part `buffer` is read, and the next may be on its way."""
 
     first: int
     path: str
-    batches: Iterator[pa.Table] = field(compare=False)
+    number: int
+    file: OpenFile = field(compare=False)
+    decoded: Iterator[pa.Table] = field(compare=False)
+    cost_bytes: int = field(compare=False)
+    """What its next batch takes in memory, about."""
     column: str = field(compare=False)
     buffer: pa.Table | None = field(default=None, compare=False)
+    coming: "Future[pa.Table | None] | None" = field(default=None, compare=False)
+    is_read: bool = field(default=False, compare=False)
 
-    def fill(self) -> bool:
+    def ask(self, pool: ThreadPoolExecutor) -> None:
+        if self.coming is None and not self.is_read:
+            self.coming = pool.submit(next, self.decoded, None)
+
+    def fill(self, pool: ThreadPoolExecutor) -> bool:
         """Have rows in the buffer; false at the end."""
-        while self.buffer is None or self.buffer.num_rows == 0:
-            found = next(self.batches, None)
-            if found is None:
+        if self.buffer is None or self.buffer.num_rows == 0:
+            self.ask(pool)
+            if self.coming is not None:
+                self.buffer, self.coming = self.coming.result(), None
+            if self.buffer is None:
+                self.is_read = True
+                self.file.release()
                 return False
-            self.buffer = found
         return True
 
     @property
     def last(self) -> int:
         assert self.buffer is not None
-        return int(self.buffer[self.column][-1].as_py())
+        return int(self.buffer.column(self.column)[-1].as_py())
 
     def take(self, through: int) -> pa.Table:
         """The buffered rows up to an offset."""
         rows = self.buffer
         assert rows is not None
-        count = rows.num_rows
-        if self.last > through:
-            count = pc.sum(pc.less_equal(rows[self.column], through)).as_py()
+        if self.last <= through:
+            self.buffer = None
+            return rows
+        count = pc.sum(pc.less_equal(rows.column(self.column), through)).as_py() or 0
         self.buffer = rows.slice(count)
         return rows.slice(0, count)
 
 
-@dataclass
 class _Scan:
-    table: TopicTable
-    columns: Columns
-    names: tuple[str, ...]
-    start: int
-    end: int
-    batch_bytes: int
-    on_row_group: OnRowGroup
+    def __init__(self, request: Request, limits: ReadLimits, on_row_group: OnRowGroup | None) -> None:
+        self._request = request
+        self._on_row_group = on_row_group
+        self._limits = limits
+        self._pool = ThreadPoolExecutor(_threads(limits), thread_name_prefix="table-read")
+        self._plan = _Plan(FilePlan(request.table, request.start, request.end, request.pruning))
+        self._opening: deque[tuple[PlannedFile, int, Future[OpenFile]]] = deque()
+        self._waiting: list[_Source] = []
+        self._active: list[_Source] = []
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        files = self._files()
-        waiting: list[_Source] = []
-        active: list[_Source] = []
-        while files or waiting or active:
-            limit = min((source.last for source in active), default=None)
-            while (begins := self._next_start(files, waiting)) is not None and (limit is None or begins <= limit):
-                if files and files[0][0] == begins:
-                    for source in self._sources(files.pop(0)[1]):
-                        heapq.heappush(waiting, source)
-                    continue
-                source = heapq.heappop(waiting)
-                if source.fill():
-                    active.append(source)
-                    limit = source.last if limit is None else min(limit, source.last)
-            if limit is None:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        try:
+            while True:
+                self._read_ahead()
+                limit = min((source.last for source in self._active), default=None)
+                begins = self._next_start()
+                if begins is not None and (limit is None or begins <= limit):
+                    self._admit(begins)
+                elif limit is None:
+                    return
+                else:
+                    yield from self._merged([source.take(limit) for source in self._active])
+                    self._active = [source for source in self._active if source.fill(self._pool)]
+        finally:
+            self._close()
+
+    def _next_start(self) -> int | None:
+        """Where the next source begins, at the earliest."""
+        ahead = self._opening[0][0] if self._opening else self._plan.next
+        starts = [ahead.first_offset] if ahead is not None else []
+        return min([*starts, *(source.first for source in self._waiting[:1])], default=None)
+
+    def _admit(self, begins: int) -> None:
+        """The next file's row groups wait for the merge, or, if it is a row group's turn, it takes part in it."""
+        if not self._opening and self._plan.next is not None and self._plan.next.first_offset <= begins:
+            self._open_next()
+        if self._opening and self._opening[0][0].first_offset <= begins:
+            _, share, opening = self._opening.popleft()
+            file = opening.result()
+            if self._on_row_group is not None:
+                for group in file.inspected:
+                    self._on_row_group(group)
+            for source in self._sources(file, share):
+                insort(self._waiting, source)
+            return
+        source = self._waiting.pop(0)
+        if source.fill(self._pool):
+            self._active.append(source)
+
+    def _sources(self, file: OpenFile, share: int) -> Iterator[_Source]:
+        request = self._request
+        batch_bytes = min(self._limits.batch_bytes, share)
+        for group in file.row_groups:
+            # Rows that are sorted otherwise have to be sorted again, as a whole.
+            cost = file.nbytes(group) if request.table.sort_by else min(batch_bytes, file.nbytes(group))
+            first, decoded = max(group.first_offset, request.start), file.rows(group, batch_bytes)
+            yield _Source(first, group.path, group.number, file, decoded, cost, request.columns.offset)
+        if not file.row_groups:
+            file.close()
+
+    def _read_ahead(self) -> None:
+        """Have the next batches made ready, in the order in which they will be needed, as far as the limits go."""
+        sources = [*self._active, *self._waiting[: self._limits.prefetch_batches]]
+        coming = sum(source.coming is not None for source in sources)
+        nbytes = sum(source.cost_bytes for source in sources if source.coming is not None or source.buffer is not None)
+        for source in sources:
+            if source.coming is not None or source.is_read:
+                continue
+            coming += 1
+            nbytes += source.cost_bytes
+            if coming > self._limits.prefetch_batches or nbytes > self._limits.max_bytes:
                 return
-            yield from self._merged([source.take(limit) for source in active])
-            active = [source for source in active if source.fill()]
+            source.ask(self._pool)
+        open_files = len({source.path for source in (*self._active, *self._waiting)})
+        while (
+            self._plan.next is not None
+            and len(self._opening) + len(self._waiting) < self._limits.prefetch_batches
+            and len(self._opening) + open_files < self._limits.max_concurrent_reads
+        ):
+            self._open_next()
 
-    def _next_start(self, files: list[tuple[int, FileScanTask]], waiting: list[_Source]) -> int | None:
-        return min((*(first for first, _ in files[:1]), *(source.first for source in waiting[:1])), default=None)
+    def _open_next(self) -> None:
+        file, overlapping = self._plan.pop()
+        beside = sum(source.path != file.path for source in self._active)
+        share = max(_MIN_SHARE_BYTES, self._limits.max_bytes // (1 + overlapping + beside))
+        self._opening.append((file, share, self._pool.submit(OpenFile, self._request, file)))
 
     def _merged(self, parts: list[pa.Table]) -> Iterator[pa.RecordBatch]:
         filled = [part for part in parts if part.num_rows]
-        rows = filled[0] if len(filled) == 1 else pa.concat_tables(filled).sort_by(self.columns.offset)
-        yield from self.columns.from_table(rows, self.names).combine_chunks().to_batches()
+        if len(filled) == 1:
+            yield self._request.given(filled[0])
+            return
+        rows = pa.concat_tables(filled, promote_options="permissive").sort_by(self._request.columns.offset)
+        count = max(1, rows.num_rows * self._limits.batch_bytes // max(rows.nbytes, 1))
+        yield from (self._request.given(rows.slice(start, count)) for start in range(0, rows.num_rows, count))
 
-    def _files(self) -> list[tuple[int, FileScanTask]]:
-        """The files that may hold rows of the range, by their first offsets."""
-        table, offset = self.table.iceberg, self.columns.offset
-        with reporting("plan read", str(self.table.name)):
-            tasks = table.scan(row_filter=f"{offset} >= {self.start} and {offset} < {self.end}").plan_files()
-            number = table.schema().find_field(offset).field_id
-            return sorted(
-                ((_first(task, number), task) for task in tasks), key=lambda pair: (pair[0], pair[1].file.file_path)
-            )
-
-    def _sources(self, task: FileScanTask) -> Iterator[_Source]:
-        path = task.file.file_path
-        if task.delete_files:
-            raise IncompatibleTableError(
-                "rows of the table were deleted with delete files, which icestream does not read",
-                operation="read table",
-                place=path,
-                remedy="rewrite the data files with the engine that deleted them",
-            )
-        try:
-            # Closed with the last of its sources, which alone hold it.
-            file = pq.ParquetFile(self.table.iceberg.io.new_input(path).open(), pre_buffer=False)
-            yield from self._row_groups(file, Labels(file.schema_arrow, self.table.iceberg.schema()), path)
-        except (pa.ArrowInvalid, FileNotFoundError) as error:
-            raise _damaged(path, error) from error
-        except OSError as error:
-            raise CatalogUnavailableError(reason(error), operation="read table", place=path) from error
-
-    def _row_groups(self, file: pq.ParquetFile, labels: Labels, path: str) -> Iterator[_Source]:
-        offset = self.columns.offset
-        stored = labels.in_file(offset)
-        if stored is None:
-            raise DamagedError(f"the file has no column {offset!r}", operation="read table", place=path)
-        for number in range(file.num_row_groups):
-            if not self._may_hold(file.metadata.row_group(number), stored):
-                continue
-            offsets = file.read_row_group(number, columns=[stored]).column(0)
-            if len(offsets) == 0:
-                continue
-            ordered = bool(pc.all(pc.less(offsets.slice(0, len(offsets) - 1), offsets.slice(1))).as_py())
-            bounds = pc.min_max(offsets).as_py()
-            group = RowGroup(
-                path,
-                number,
-                len(offsets),
-                bounds["min"],
-                bounds["max"],
-                is_ordered=ordered or len(offsets) == 1,
-                rows_in_file=file.metadata.num_rows,
-                is_last=number == file.num_row_groups - 1,
-            )
-            self.on_row_group(group)
-            if group.last_offset >= self.start and group.first_offset < self.end:
-                yield _Source(max(group.first_offset, self.start), path, self._rows(file, labels, group), offset)
-
-    def _rows(self, file: pq.ParquetFile, labels: Labels, group: RowGroup) -> Iterator[pa.Table]:
-        offset = self.columns.offset
-        read = [old for part in self._stored() if (old := labels.in_file(part.name)) is not None]
-        size = group.rows if not group.is_ordered else self._batch_rows(file.metadata.row_group(group.number), read)
-        try:
-            for batch in file.iter_batches(size, row_groups=[group.number], columns=read):
-                rows = pa.Table.from_batches([labels.apply(batch)])
-                if group.first_offset < self.start or group.last_offset >= self.end:
-                    rows = rows.filter((pc.field(offset) >= self.start) & (pc.field(offset) < self.end))
-                yield rows if group.is_ordered else rows.sort_by(offset)
-        except (pa.ArrowInvalid, FileNotFoundError) as error:
-            raise _damaged(group.path, error) from error
-        except OSError as error:
-            raise CatalogUnavailableError(reason(error), operation="read table", place=group.path) from error
-
-    def _may_hold(self, group: pq.RowGroupMetaData, stored: str) -> bool:
-        for chunk in (group.column(number) for number in range(group.num_columns)):
-            if chunk.path_in_schema == stored and chunk.is_stats_set and chunk.statistics.has_min_max:
-                return bool(chunk.statistics.max >= self.start and chunk.statistics.min < self.end)
-        return True
-
-    def _batch_rows(self, group: pq.RowGroupMetaData, read: list[str]) -> int:
-        chunks = (group.column(number) for number in range(group.num_columns))
-        nbytes = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in read)
-        rows = int(group.num_rows)
-        return max(1, min(rows, rows * self.batch_bytes // max(int(nbytes), 1)))
-
-    def _stored(self) -> Iterator[pa.Field]:
-        for column, stored in zip(self.columns.stream, self.columns.stored, strict=True):
-            if column.name in self.names or column.name == self.columns.offset:
-                yield from stored
+    def _close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for source in (*self._active, *self._waiting):
+            source.file.close()
+        for _, _, opening in self._opening:
+            if not opening.cancelled() and opening.exception() is None:
+                opening.result().close()
 
 
-def _first(task: FileScanTask, number: int) -> int:
-    """Where a file begins; one that does not say is looked into at once."""
-    found = (task.file.lower_bounds or {}).get(number)
-    return -1 if found is None else int.from_bytes(found, "little", signed=True)
+def _threads(limits: ReadLimits) -> int:
+    """One for each batch that is made ready, and one to open the next file meanwhile; more would find no work."""
+    return min(limits.max_concurrent_reads, limits.prefetch_batches + 1)
 
 
-def _damaged(path: str, error: Exception) -> DamagedError:
-    return DamagedError(f"a data file cannot be read: {error}", operation="read table", place=path)
+class _Plan:
+    """The files that are still to be opened, in order."""
+
+    def __init__(self, plan: FilePlan) -> None:
+        self._windows = plan.windows()
+        self._window: list[PlannedFile] = []
+        self._place = 0
+
+    @property
+    def next(self) -> PlannedFile | None:
+        if self._place >= len(self._window):
+            self._window, self._place = next(self._windows, []), 0
+        return self._window[self._place] if self._window else None
+
+    def pop(self) -> tuple[PlannedFile, int]:
+        """The next file, and how many of those behind it hold offsets between its own."""
+        file = self.next
+        assert file is not None
+        self._place += 1
+        overlapping = 0
+        for other in self._window[self._place : self._place + _MAX_COUNTED]:
+            if other.first_offset > file.last_offset:
+                break
+            overlapping += 1
+        return file, overlapping

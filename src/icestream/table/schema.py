@@ -24,7 +24,8 @@ RESERVED = frozenset(
 """Names that engines give to columns of their own."""
 
 MAX_COLUMNS = 10_000
-_FIELD_ID = b"PARQUET:field_id"
+FIELD_ID = b"PARQUET:field_id"
+"""Where Arrow keeps a column's id."""
 _DOCS = {
     "offset": "The message's place in the topic: from 0, in order",
     "publish_time": "When the broker took the message",
@@ -81,13 +82,16 @@ class Columns:
 
     def from_table(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         """Rows of the table as rows of the stream's columns `names`; what a file does not have yet is null."""
+        schema = pa.schema([self.stream.field(name) for name in names])
+        stored_as, there = dict(zip(self.stream.names, self.stored, strict=True)), set(rows.column_names)
         columns = []
-        for field, stored in ((self.stream.field(name), self.stored[self.stream.names.index(name)]) for name in names):
-            if stored[0].name in rows.column_names:
+        for field in schema:
+            stored = stored_as[field.name]
+            if stored[0].name in there:
                 columns.append(from_stored([rows.column(part.name) for part in stored], field))
             else:
                 columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
-        return pa.Table.from_arrays(columns, schema=pa.schema([self.stream.field(name) for name in names]))
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def iceberg_schema(columns: Columns) -> Schema:
@@ -185,4 +189,4 @@ def _with_ids(field: pa.Field, table: iceberg.NestedField) -> pa.Field:
         kind = pa.list_(_with_ids(kind.value_field, target.element_field))
     elif isinstance(target, iceberg.MapType):
         kind = pa.map_(_with_ids(kind.key_field, target.key_field), _with_ids(kind.item_field, target.value_field))
-    return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(table.field_id).encode()})
+    return pa.field(field.name, kind, field.nullable, {FIELD_ID: str(table.field_id).encode()})

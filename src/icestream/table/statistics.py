@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
+from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, RowGroupMetaData
 from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector
+from pyiceberg.manifest import DataFile
 from pyiceberg.types import BinaryType, DecimalType, PrimitiveType, StringType
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
@@ -28,6 +29,8 @@ class Statistics:
     highest: dict[int, Any] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
     """Columns with a row group about which Parquet noted no bounds although it has values."""
+    uncounted: set[int] = field(default_factory=set)
+    """Columns with a row group about which Parquet noted no number of nulls."""
 
     def add(self, chunk: ColumnChunkMetaData, plan: StatisticsCollector) -> None:
         number = plan.field_id
@@ -38,6 +41,8 @@ class Statistics:
         noted = chunk.statistics
         nulls = noted.null_count if noted is not None and noted.has_null_count else 0
         self.null_value_counts[number] += nulls
+        if noted is None or not noted.has_null_count:
+            self.uncounted.add(number)
         if plan.mode.type is MetricModeTypes.COUNTS:
             return
         if noted is None or not noted.has_min_max:
@@ -74,6 +79,26 @@ def data_file_statistics(
         "upper_bounds": {number: bound for number, bound in upper.items() if bound is not None},
         "split_offsets": split_offsets,
     }
+
+
+def row_group_description(group: RowGroupMetaData, plan: Mapping[str, StatisticsCollector]) -> DataFile:
+    """A row group as if it were a file of its own, with what Parquet noted about the columns of the plan."""
+    found = Statistics()
+    kinds: dict[int, str] = {}
+    for chunk in (group.column(number) for number in range(group.num_columns)):
+        if (collector := plan.get(chunk.path_in_schema)) is not None:
+            kinds[collector.field_id] = chunk.physical_type
+            found.add(chunk, collector)
+    bounded = [number for number in found.lowest if number not in found.unknown]
+    counted = {number: nulls for number, nulls in found.null_value_counts.items() if number not in found.uncounted}
+    by_id = {collector.field_id: collector for collector in plan.values()}
+    return DataFile.from_args(
+        record_count=group.num_rows,
+        value_counts=dict(found.value_counts),
+        null_value_counts=counted,
+        lower_bounds={number: _lower(found.lowest[number], by_id[number], kinds[number]) for number in bounded},
+        upper_bounds={number: _upper(found.highest[number], by_id[number], kinds[number]) for number in bounded},
+    )
 
 
 def _start(chunk: ColumnChunkMetaData) -> int:

@@ -23,8 +23,10 @@ from icestream.model.names import TopicName
 from icestream.table.catalogs import open_catalog, place, reporting
 from icestream.table.evolution import adapt
 from icestream.table.ledger import Ledger
+from icestream.table.manifest_index import ManifestIndex
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.properties import new_table_properties
+from icestream.table.purge import purge
 from icestream.table.schema import Columns, iceberg_schema
 from icestream.table.spec import TableSpec
 from icestream.table.topic_table import TopicTable
@@ -35,6 +37,7 @@ class Tables:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = Lock()
+        self._manifest_index = ManifestIndex()
         self._trash = Trash(settings.table.unused_file_grace_seconds)
 
     @cached_property
@@ -70,14 +73,18 @@ class Tables:
             return None if found is None else self._state(topic, found)
 
     def drop(self, topic: TopicName, stream_id: str) -> bool:
-        """Drop the table if it is that stream's; whether it was. Its files are left to the clean-up of orphans."""
+        """Drop the table if it is that stream's, and remove its files, as far as the store lets go of them.
+
+        Whether it was that stream's.
+        """
         with reporting("drop table", self._where(topic)):
             found = self._load(topic)
             if found is None or self._state(topic, found).ledger.stream_id != stream_id:
                 return False
             with suppress(NoSuchTableError):  # somebody else was faster
                 self.catalog.drop_table(self._identifier(topic))
-            return True
+        purge(found)
+        return True
 
     def close(self) -> None:
         self._trash.close()
@@ -85,7 +92,7 @@ class Tables:
             self._opened.close()
 
     def _state(self, topic: TopicName, table: Table, schema: pa.Schema | None = None) -> TopicTable:
-        return TopicTable(topic, table, self._settings.table, self._trash, schema)
+        return TopicTable(topic, table, self._settings.table, self._trash, schema, manifest_index=self._manifest_index)
 
     def _load(self, topic: TopicName) -> Table | None:
         try:

@@ -4,8 +4,8 @@ A state never changes: a commit or a refresh gives a new one. A commit that was 
 the checks here or by the catalog; so any number of writers, however stale, cannot put a message into the table twice.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,11 +24,19 @@ from icestream.model.errors import (
     LedgerMismatchError,
     StaleEpochError,
 )
+from icestream.model.filters import Filter
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.names import TopicName
 from icestream.model.schema_text import decode_schema
 from icestream.table.catalogs import reporting
 from icestream.table.commit import commit_files
-from icestream.table.ledger import Ledger, read_ledger
+from icestream.table.history import AddedFile, added_files, committed_offset_of, snapshot_of_tag
+from icestream.table.ledger import Ledger, read_ledger, read_lost_ranges
+from icestream.table.limits import ReadLimits
+from icestream.table.manifest_index import ManifestIndex, PlannedFile
+from icestream.table.ordered import NO_END, ordered_scan
+from icestream.table.planning import FilePlan
+from icestream.table.positions import first_offset, offset_at_time
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA
 from icestream.table.schema import Columns
 from icestream.table.trash import Trash
@@ -46,10 +54,16 @@ class TopicTable:
     schema: pa.Schema | None = None
     """The stream schema it was opened with; without one, that of the table's newest columns."""
     known_manifests: tuple[ManifestFile, ...] | None = None
+    manifest_index: ManifestIndex = field(default_factory=ManifestIndex)
 
     @cached_property
     def ledger(self) -> Ledger:
         return read_ledger(self.iceberg.metadata, place=str(self.name))
+
+    @cached_property
+    def lost_ranges(self) -> LostRanges:
+        """Offsets below the ledger that have no row, as their messages were given up."""
+        return read_lost_ranges(self.properties, place=str(self.name))
 
     @property
     def snapshot_id(self) -> int | None:
@@ -70,6 +84,29 @@ class TopicTable:
             return self.schema
         return decode_schema(self.properties[STREAM_SCHEMA])
 
+    @property
+    def offset_column(self) -> str:
+        return str(self.stream_schema.names[0])
+
+    @cached_property
+    def offset_id(self) -> int:
+        """The id of the offset's column, by which manifests speak of it."""
+        return self.iceberg.schema().find_field(self.offset_column).field_id
+
+    @cached_property
+    def manifests(self) -> tuple[ManifestFile, ...]:
+        """Those of the current snapshot."""
+        if self.known_manifests is not None:
+            return self.known_manifests
+        snapshot = self.iceberg.metadata.current_snapshot()
+        return tuple(snapshot.manifests(self.iceberg.io)) if snapshot else ()
+
+    @property
+    def sort_by(self) -> tuple[str, ...]:
+        """The columns that row groups are sorted by; none means that they are in offset order."""
+        found = self.properties.get(SORT_BY)
+        return tuple(found.split("\n")) if found else ()
+
     def writer(self) -> TableWriter:
         metadata = self.iceberg.metadata
         return TableWriter(
@@ -81,17 +118,23 @@ class TopicTable:
             spec=metadata.spec(),
             sort_order_id=metadata.default_sort_order_id,
             columns=Columns.of(self.stream_schema),
-            sort_by=self._sort_by,
+            sort_by=self.sort_by,
             row_group_bytes=self.settings.row_group_bytes,
         )
 
-    def commit(self, files: Sequence[WrittenFile], *, start: int, end: int, epoch: int) -> "TopicTable":
-        """Append the messages from `start` to below `end`, and return the new state; see `commit` for the steps."""
-        self._check(files, start, end, epoch)
+    def commit(
+        self, files: Sequence[WrittenFile], *, start: int, end: int, epoch: int, lost: LostRanges = NOTHING_LOST
+    ) -> "TopicTable":
+        """Append the messages from `start` to below `end`, and return the new state; see `commit` for the steps.
+
+        `lost` are those that are in no file, because a repair of the log gave them up.
+        """
+        self._check(files, start, end, epoch, lost)
         ledger = Ledger(self.ledger.stream_id, epoch, end)
         with reporting("commit", str(self.name)):
             try:
-                done = commit_files(self.iceberg, self._manifests(), files, ledger, self.settings)
+                known = self.lost_ranges | lost
+                done = commit_files(self.iceberg, self.manifests, files, ledger, known, self.settings)
             except FileNotFoundError as error:
                 raise self._lost(error) from error
         old = self.iceberg
@@ -101,13 +144,59 @@ class TopicTable:
         return made
 
     def scan(
-        self, start: int = 0, end: int | None = None, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows with `start <= offset < end`, below the ledger, in offset order; see `ordered_scan`."""
-        from icestream.table.ordered import ordered_scan  # noqa: PLC0415 - it reads what is defined here
+        self,
+        start: int = 0,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        where: Filter | None = None,
+        limits: ReadLimits | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The rows with `start <= offset < end`, below the ledger, in offset order, each once; see `ordered_scan`.
 
+        Raises `SnapshotExpiredError` on the way if this state is so old that its files are removed. Whoever does not
+        read to the end closes the iterator, and so its files.
+        """
         below = self.ledger.committed_offset if end is None else min(end, self.ledger.committed_offset)
-        return ordered_scan(self, start, below, columns)
+        return ordered_scan(self, start, below, columns, where=where, limits=limits or ReadLimits())
+
+    def first_offset(self) -> int | None:
+        """The lowest offset in the table; none if it is empty."""
+        return first_offset(self)
+
+    def offset_at_time(self, time_us: int) -> int:
+        """The offset of the first message published at or after a time; the committed offset if there is none."""
+        return offset_at_time(self, time_us)
+
+    def offset_of_snapshot(self, snapshot_id: int) -> int:
+        """The offset behind the messages that a snapshot holds: who knows that snapshot reads on there.
+
+        Raises `InvalidRequestError` for a snapshot that the table does not have, or not any more.
+        """
+        return self._in_newest(lambda table: committed_offset_of(table, snapshot_id))
+
+    def offset_of_tag(self, name: str) -> int:
+        """The same, for the snapshot that a tag names."""
+        return self._in_newest(lambda table: committed_offset_of(table, snapshot_of_tag(table, name)))
+
+    def added_files(self, after_snapshot: int | None, to_snapshot: int | None = None) -> list[AddedFile]:
+        """The data files that were appended after one snapshot and up to another, or this state; see `history`."""
+        return added_files(self, after_snapshot, to_snapshot)
+
+    def tag(self, name: str, snapshot_id: int | None = None) -> "TopicTable":
+        """Name a snapshot, this state's unless told, so that it is kept until the tag is dropped; the new state."""
+        chosen = self.snapshot_id if snapshot_id is None else snapshot_id
+        if chosen is None:
+            raise InvalidRequestError("the table has no snapshot yet", operation="tag", place=str(self.name))
+        with reporting("tag", str(self.name)):
+            # On a copy: the library changes the table that it is called on.
+            self.refresh().iceberg.manage_snapshots().create_tag(chosen, name).commit()
+        return self.refresh()
+
+    def holds(self, file: PlannedFile) -> bool:
+        """Whether a data file of an older state is still one of this."""
+        plan = FilePlan(self, max(0, file.first_offset), NO_END if file.last_offset == NO_END else file.last_offset + 1)
+        return any(found.path == file.path for found in plan.files())
 
     def refresh(self) -> "TopicTable":
         """The table as it is now."""
@@ -125,19 +214,15 @@ class TopicTable:
             )
         return self._with(found)
 
-    @property
-    def _sort_by(self) -> tuple[str, ...]:
-        found = self.properties.get(SORT_BY)
-        return tuple(found.split("\n")) if found else ()
-
     def _with(self, table: Table, manifests: tuple[ManifestFile, ...] | None = None) -> "TopicTable":
         return replace(self, iceberg=table, known_manifests=manifests)
 
-    def _manifests(self) -> tuple[ManifestFile, ...]:
-        if self.known_manifests is not None:
-            return self.known_manifests
-        snapshot = self.iceberg.metadata.current_snapshot()
-        return tuple(snapshot.manifests(self.iceberg.io)) if snapshot else ()
+    def _in_newest(self, find: Callable[["TopicTable"], int]) -> int:
+        """What this state cannot say, the table as it is now may: the snapshot or the tag may be younger."""
+        try:
+            return find(self)
+        except InvalidRequestError:
+            return find(self.refresh())
 
     def _lost(self, error: FileNotFoundError) -> IcestreamError:
         """Why a manifest of this state is not there: the state is so old that it was removed, or it is damage."""
@@ -150,7 +235,7 @@ class TopicTable:
             )
         return DamagedError(f"a file of the table is missing: {error}", operation="commit", place=str(self.name))
 
-    def _check(self, files: Sequence[WrittenFile], start: int, end: int, epoch: int) -> None:
+    def _check(self, files: Sequence[WrittenFile], start: int, end: int, epoch: int, lost: LostRanges) -> None:
         """Step 1 of a commit."""
         ledger = self.ledger
         place: dict[str, Any] = {"operation": "commit", "place": str(self.name)}
@@ -168,5 +253,6 @@ class TopicTable:
         if any(file.table_uuid != self.iceberg.metadata.table_uuid for file in files):
             raise InvalidRequestError("a file was written for another table", **place)
         outside = any(file.first_offset < start or file.last_offset >= end for file in files)
-        if outside or sum(file.message_count for file in files) > end - start:
+        held = sum(file.message_count for file in files)
+        if outside or held > end - start or held + lost.messages < end - start:
             raise InvalidRequestError(f"the files hold other messages than {start} to {end}", **place)

@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import FileSelector
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from tests.conformance.catalogs.conftest import MEMORY_BYTES, append, messages, offsets_in
 
 from icestream.model.errors import IncompatibleTableError, InvalidRequestError
@@ -94,6 +97,23 @@ def test_only_its_own_stream_can_drop_a_table(tables: Tables, spec: TableSpec) -
     assert not tables.drop(spec.topic, "stream-1")
     with pytest.raises(IncompatibleTableError, match="was dropped"):
         state.refresh()
+
+
+def test_the_files_of_a_dropped_table_are_removed(tables: Tables, spec: TableSpec) -> None:
+    state = tables.open(spec)
+    for start in range(0, 40, 10):
+        state = append(state, start, start + 10)
+    io, location = state.iceberg.io, state.location
+    assert _files_below(io, location)
+    tables.drop(spec.topic, "stream-1")
+    assert _files_below(io, location) == []
+
+
+def _files_below(io: FileIO, location: str) -> list[str]:
+    assert isinstance(io, PyArrowFileIO)
+    scheme, netloc, path = io.parse_location(location, io.properties)
+    selector = FileSelector(path, recursive=True, allow_not_found=True)
+    return [found.path for found in io.fs_by_scheme(scheme, netloc).get_file_info(selector) if found.is_file]
 
 
 def test_a_topic_made_again_gets_a_table_of_its_own(tables: Tables, spec: TableSpec) -> None:

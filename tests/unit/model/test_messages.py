@@ -107,7 +107,14 @@ def test_own_columns_stand_behind_an_envelope_that_cannot_collide() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [pa.schema([]), pa.schema([("_offset", pa.int64())]), pa.schema([("a", pa.int8()), ("a", pa.int8())])]
+    "schema",
+    [
+        pa.schema([]),
+        pa.schema([("_offset", pa.int64())]),
+        pa.schema([("a", pa.int8()), ("a", pa.int8())]),
+        pa.schema([("a", pa.dictionary(pa.int8(), pa.string()))]),
+        pa.schema([("a", pa.list_(pa.struct([("b", pa.dictionary(pa.int8(), pa.string()))])))]),
+    ],
 )
 def test_schemas_that_cannot_be_a_topics_are_refused(schema: pa.Schema) -> None:
     with pytest.raises(InvalidRequestError):

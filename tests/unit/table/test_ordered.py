@@ -1,6 +1,7 @@
 """Rows come in the order of their offsets, however the files lie."""
 
 from pathlib import Path
+from threading import get_ident
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,13 +11,14 @@ from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, append, local, me
 from icestream.model.errors import DamagedError, InvalidRequestError
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
+from icestream.table.limits import ReadLimits
 from icestream.table.ordered import RowGroup, ordered_scan
 
 LAYOUTS = [((), ()), (("bucket(4, key)",), ()), ((), ("key",)), (("bucket(4, key)",), ("key",))]
 
 
 def offsets(table: TopicTable, start: int = 0, end: int = 1 << 40, batch_bytes: int = 2_000) -> list[int]:
-    batches = ordered_scan(table, start, end, batch_bytes=batch_bytes)
+    batches = ordered_scan(table, start, end, limits=ReadLimits(batch_bytes=batch_bytes))
     return [offset for batch in batches for offset in batch.column(0).to_pylist()]
 
 
@@ -53,7 +55,7 @@ def test_some_columns_are_read_alone(open_table: OpenTable) -> None:
 
 def test_batches_are_small_when_told(open_table: OpenTable) -> None:
     table = filled(open_table())
-    sizes = [batch.num_rows for batch in ordered_scan(table, batch_bytes=1)]
+    sizes = [batch.num_rows for batch in ordered_scan(table, limits=ReadLimits(batch_bytes=1))]
     assert sizes == [1] * 1_000
 
 
@@ -95,3 +97,45 @@ def test_a_missing_file_is_damage_that_names_it(open_table: OpenTable) -> None:
 
 def test_a_table_without_rows_gives_none(open_table: OpenTable) -> None:
     assert list(ordered_scan(open_table())) == []
+
+
+def test_row_groups_of_many_files_are_told_of_in_order_and_by_the_one_who_reads(open_table: OpenTable) -> None:
+    told: list[tuple[int, int]] = []
+    table = filled(open_table(), commits=12)
+    for _ in ordered_scan(table, on_row_group=lambda group: told.append((group.first_offset, get_ident()))):
+        assert told
+    assert told == [(start, get_ident()) for start in range(0, 3_000, 250)]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "gzip", "snappy"])
+def test_bytes_that_cannot_be_decoded_are_damage_that_names_the_file(open_table: OpenTable, compression: str) -> None:
+    table = filled(open_table(compression=compression), commits=1)
+    place = read_contents(table).files[0].path
+    chunk = pq.ParquetFile(local(place)).metadata.row_group(0).column(4)
+    begin = chunk.dictionary_page_offset
+    content = bytearray(local(place).read_bytes())
+    content[begin : begin + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    local(place).write_bytes(content)
+    with pytest.raises(DamagedError) as raised:
+        list(ordered_scan(table))
+    assert raised.value.place == place
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_a_flipped_bit_in_a_page_is_damage_and_never_another_value(open_table: OpenTable, compression: str) -> None:
+    table = filled(open_table(compression=compression), commits=1)
+    expected = pa.Table.from_batches(ordered_scan(table))
+    place = read_contents(table).files[0].path
+    chunk = pq.ParquetFile(local(place)).metadata.row_group(0).column(0)
+    content = local(place).read_bytes()
+    end = chunk.data_page_offset + chunk.total_compressed_size
+    damaged = 0
+    for position in range(end - chunk.total_compressed_size // 2, end, 10):
+        flipped = bytearray(content)
+        flipped[position] ^= 1
+        local(place).write_bytes(flipped)
+        try:
+            assert pa.Table.from_batches(ordered_scan(table)).equals(expected)
+        except DamagedError:
+            damaged += 1
+    assert damaged
