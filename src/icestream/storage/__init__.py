@@ -9,8 +9,20 @@ in again, never deleted.
 """
 
 from icestream.model.offsets import StartPosition
+from icestream.reader import TopicReader
 from icestream.storage.facade import IcebergStorage
+from icestream.storage.publishing import Part
+from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import AckLevel, TopicRecord
-from icestream.storage.topic import Topic, TopicReader
+from icestream.storage.topic import Topic
 
-__all__ = ["AckLevel", "IcebergStorage", "StartPosition", "Topic", "TopicReader", "TopicRecord"]
+__all__ = [
+    "AckLevel",
+    "IcebergStorage",
+    "Part",
+    "ReadOnlyStorage",
+    "StartPosition",
+    "Topic",
+    "TopicReader",
+    "TopicRecord",
+]

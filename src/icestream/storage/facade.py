@@ -6,32 +6,41 @@ Doors run on threads and use the plain methods; embedding programs use the `asyn
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import pyarrow as pa
 
 from icestream.config import Settings
-from icestream.metadata import MetadataStore, open_metadata_store
+from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
 from icestream.model.clock import now_us
-from icestream.model.errors import ClosedError, IcestreamError, TopicNotFoundError
+from icestream.model.errors import ClosedError, TopicNotFoundError
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
+from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.budget import ByteBudget
-from icestream.storage.committed import Committed
 from icestream.storage.housekeeping import Periodic, keep_logs
 from icestream.storage.lock import exclusive_directory
+from icestream.storage.message_stream import MessageStream
+from icestream.storage.publishing import Part, Publishing
+from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import AckLevel, TopicRecord
 from icestream.storage.retention import prune_logs
 from icestream.storage.stats import TopicStats, topic_stats
+from icestream.storage.subscribing import TopicSource, store_dead_letters
 from icestream.storage.table_watch import TableWatch
-from icestream.storage.topic import Topic, TopicReader
+from icestream.storage.topic import Topic
 from icestream.storage.topics import Topics
+from icestream.subscription import ConsumerSession, Progress, SubscriptionOptions, Subscriptions
 from icestream.wal import Append, FrameCache, LocalFiles, LogContext, LogOptions, LogState, SyncMode
+
+if TYPE_CHECKING:
+    from icestream.table import TopicTable
 
 Messages: TypeAlias = pa.RecordBatch | pa.Table | Iterable[Message | bytes]
 
@@ -47,6 +56,12 @@ class IcebergStorage:
         self._resources = contextlib.ExitStack()
         self._lifecycle = threading.Lock()
         self._topics: Topics | None = None
+        self._subscriptions: Subscriptions | None = None
+
+    @staticmethod
+    def read_only(settings: Settings | None = None) -> ReadOnlyStorage:
+        """The topics' tables alone, read through the catalog: no broker, no lock on the data directory."""
+        return ReadOnlyStorage(settings)
 
     # Opening and closing
 
@@ -79,11 +94,17 @@ class IcebergStorage:
             context,
             max_topics=self.settings.server.max_topics,
             drop_table=self._drop_table,
+            reading=ReadContext(
+                self.settings.reader,
+                find_table=self._find_table,
+                tails=Tails(self.settings.reader.tail_max_bytes),
+            ),
         )
         resources.callback(topics.close)
         self.table_watch = TableWatch(self.settings, topics.find, topics.finish_deletes)
         resources.callback(self.table_watch.stop)
         self.table_watch.start()
+        self._publishing = Publishing(self.settings.server, self.budget, self.table_watch)
         keeper = Periodic("log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened()))
         pruner = Periodic(
             "retention",
@@ -93,7 +114,18 @@ class IcebergStorage:
         for periodic in (keeper, pruner):
             periodic.start()
             resources.callback(periodic.stop)
+        self._subscriptions = Subscriptions(
+            metadata,
+            lambda name: TopicSource(topics.get(name)),
+            partial(store_dead_letters, topics),
+            self.settings.subscriptions,
+        )
+        # The last to start is the first to stop: progress is written, and dead letters are stored, while all else runs.
+        resources.callback(self._subscriptions.close)
         return topics
+
+    def _find_table(self, name: TopicName) -> "TopicTable | None":
+        return self.table_watch.tables.find(name)
 
     def _drop_table(self, record: TopicRecord) -> None:
         self.table_watch.tables.drop(record.name, record.stream_id)
@@ -106,10 +138,15 @@ class IcebergStorage:
 
     @property
     def topics(self) -> Topics:
-        topics = self._topics
-        if topics is None:
-            raise ClosedError("the storage is not open", operation="storage", remedy="use it as a context manager")
-        return topics
+        if self._topics is None:
+            raise _not_open()
+        return self._topics
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        if self._topics is None or self._subscriptions is None:
+            raise _not_open()
+        return self._subscriptions
 
     def __enter__(self) -> Self:
         return self.open()
@@ -148,64 +185,20 @@ class IcebergStorage:
         is not one for this topic, or is one too many; nothing was stored then, and `answer` is not called.
         """
         if answer is None:
-            return self._publish_and_wait(topic, batch, producer=producer, sequence=sequence, level=level)
-        server = self.settings.server
-        payload = topic.payload(
-            batch,
-            producer,
-            sequence,
-            max_message_bytes=server.max_message_bytes,
-            max_batch_bytes=server.max_batch_bytes,
+            return self._publishing.publish_and_wait(topic, batch, producer=producer, sequence=sequence, level=level)
+        return self._publishing.publish(
+            topic, batch, producer=producer, sequence=sequence, level=level, answer=answer, inline=inline
         )
-        nbytes, budget = payload.frame_bytes, self.budget
-        budget.take(nbytes)
 
-        def finished(append: Append) -> None:
-            budget.give_back(nbytes)
-            if level is AckLevel.MEMORY:
-                return
-            if level is AckLevel.TABLE and append.error is None:
-                self._answer_from_table(topic, append, batch.num_rows, answer)
-            else:
-                answer(append)
-
-        try:
-            append = topic.log.submit(payload, finished, inline=inline)
-        except BaseException as error:
-            budget.give_back(nbytes)
-            if isinstance(error, ClosedError):
-                raise topic.gone() from error
-            raise
-        if level is AckLevel.MEMORY:
-            answer(append)
-        return append
-
-    def _publish_and_wait(
-        self, topic: Topic, batch: pa.RecordBatch, *, producer: str, sequence: int, level: AckLevel
-    ) -> Append:
-        answered = threading.Event()
-        append = self.publish(
-            topic, batch, producer=producer, sequence=sequence, level=level, answer=lambda _: answered.set()
-        )
-        answered.wait()
-        if append.error is not None:
-            raise append.error
-        return append
-
-    def _answer_from_table(self, topic: Topic, append: Append, count: int, answer: Callable[[Append], None]) -> None:
-        def committed(result: Committed | IcestreamError) -> None:
-            if isinstance(result, IcestreamError):
-                append.error = result
-            answer(append)
-
-        try:
-            self.table_watch.when_committed(topic, append.base_offset + count, committed)
-        except IcestreamError as error:
-            committed(error)
+    def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
+        """Publish what several producers sent together: one commit serves them all, each is answered for itself."""
+        self._publishing.publish_all(topic, parts, level=level, inline=inline)
 
     def delete(self, name: TopicName | str, *, keep_table: bool = False) -> None:
-        """Delete a topic with its messages and, unless it is to be kept, its table."""
-        self.table_watch.deleted(self.topics.delete(name, keep_table=keep_table))
+        """Delete a topic with its messages, its subscriptions and, unless it is to be kept, its table."""
+        topic = self.topics.delete(name, keep_table=keep_table)
+        self.table_watch.deleted(topic)
+        self.subscriptions.delete_topic(topic.name)
 
     def stats(self, name: TopicName | str | None = None) -> list[TopicStats]:
         topics = [self.topics.get(name)] if name is not None else self.topics.find()
@@ -276,6 +269,38 @@ class IcebergStorage:
             listeners.discard(wake)
             reader.close()
 
+    async def create_message_stream(
+        self,
+        name: str,
+        subscription: str,
+        options: SubscriptionOptions | None = None,
+        *,
+        start: StartPosition | None = None,
+        consumer: str = "embedded",
+        receiver_queue: int = 1_000,
+    ) -> MessageStream:
+        """The messages of a subscription, which is made at a position where it is missing, with ack and nack."""
+
+        def connect() -> ConsumerSession:
+            opened = self.subscriptions.open(name, subscription, options, start=start or StartPosition.earliest())
+            return opened.connect(consumer, max_messages=receiver_queue, session_timeout_ms=0)
+
+        return MessageStream(await asyncio.to_thread(connect))
+
+    async def ack(self, name: str, subscription: str, offset: int, *, cumulative: bool = False) -> None:
+        """A subscription is done with a message, or all up to it, whoever has them. Returns when that is durable."""
+
+        def acknowledge() -> None:
+            found = self.subscriptions.get(name, subscription)
+            found.acknowledge([(0 if cumulative else offset, offset + 1)])
+            found.flush()
+
+        await asyncio.to_thread(acknowledge)
+
+    async def get_progress(self, name: str, subscription: str) -> Progress:
+        """How far a subscription is: all below the floor is acknowledged, and above it the ranges."""
+        return await asyncio.to_thread(lambda: self.subscriptions.get(name, subscription).progress())
+
     async def get_topic_stats(self, name: str) -> TopicStats:
         return (await asyncio.to_thread(self.stats, name))[0]
 
@@ -289,10 +314,28 @@ class IcebergStorage:
         await asyncio.to_thread(self.close)
 
 
+def _not_open() -> ClosedError:
+    return ClosedError("the storage is not open", operation="storage", remedy="use it as a context manager")
+
+
 def open_store(settings: Settings) -> MetadataStore:
     metadata = settings.metadata
     if metadata.in_memory:
         return open_metadata_store(in_memory=True)
+    if metadata.etcd_endpoint:
+        password = metadata.etcd_password
+        return open_metadata_store(
+            etcd=EtcdOptions(
+                metadata.etcd_endpoint,
+                ca_file=metadata.etcd_ca_file,
+                cert_file=metadata.etcd_cert_file,
+                key_file=metadata.etcd_key_file,
+                user=metadata.etcd_user,
+                password=password.get_secret_value() if password is not None else "",
+                prefix=metadata.etcd_prefix,
+                timeout_seconds=metadata.etcd_timeout_ms / 1000,
+            )
+        )
     return open_metadata_store(sqlite_path=metadata.sqlite_path)
 
 
@@ -307,6 +350,7 @@ def log_options(settings: Settings) -> LogOptions:
         preallocate_bytes=wal.preallocate_bytes,
         index_interval_bytes=wal.index_interval_bytes,
         max_producers=wal.max_producers,
+        lease_timeout_seconds=settings.reader.lease_timeout_ms / 1000,
     )
 
 

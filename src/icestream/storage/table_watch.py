@@ -44,6 +44,9 @@ class TableWatch:
         self._wake = threading.Condition(self._lock)
         self._hinted: set[TopicName] = set()
         self._waiters: dict[Topic, list[tuple[int, int, Waiter]]] = {}
+        self._awaited: dict[Topic, int] = {}
+        self.listeners: set[Callable[[Topic], None]] = set()
+        """Called when somebody waits for more of a topic than anybody did before; they must be quick."""
         self._numbers = count()
         self._closed = False
         self._catalog_error: str | None = None
@@ -84,26 +87,33 @@ class TableWatch:
             self._hinted.add(name)
             self._wake.notify_all()
 
-    def when_committed(self, topic: Topic, end: int, waiter: Waiter) -> None:
+    def when_committed(self, topic: Topic, end: int, waiter: Waiter, *, hurry: bool = True) -> None:
         """Call `waiter` once all messages below `end` are in the table, or it is certain that they will not be.
 
-        It is called by the watching thread, or at once by this one, and must be quick.
+        It is called by the watching thread, or at once by this one, and must be quick. Unless it is in no hurry, the
+        pipeline is told, and need not let the messages wait for more to come.
         """
         with self._lock:
             if self._closed:
                 raise UnavailableError("the broker is stopping", place=str(topic.name), remedy="connect again")
             committed = topic.committed
-            if not committed.covers(end):
-                waiters = self._waiters.setdefault(topic, [])
-                if len(waiters) >= MAX_WAITERS_PER_TOPIC:
-                    raise OverloadedError(
-                        f"{len(waiters)} callers wait for the table already", place=str(topic.name), remedy="try later"
-                    )
-                heappush(waiters, (end, next(self._numbers), waiter))
-                return
-        waiter(committed)
+            is_met = committed.covers(end)
+            is_news = hurry and not is_met and end > self.awaited_end(topic)
+            if not is_met:
+                self._add_waiter(topic, end, waiter)
+            if is_news:
+                self._awaited[topic] = end
+        if is_met:
+            waiter(committed)
+        if is_news:
+            for listener in tuple(self.listeners):
+                listener(topic)
 
-    def wait(self, topic: Topic, end: int, timeout_seconds: float) -> Committed | None:
+    def awaited_end(self, topic: Topic) -> int:
+        """Somebody is in a hurry for the messages below it to be in the table; 0 if nobody is."""
+        return self._awaited.get(topic, 0)
+
+    def wait(self, topic: Topic, end: int, timeout_seconds: float, *, hurry: bool = True) -> Committed | None:
         """Wait until all messages below `end` are in the table; None when the time was up before."""
         told = threading.Event()
         results: list[Committed | IcestreamError] = []
@@ -112,7 +122,7 @@ class TableWatch:
             results.append(result)
             told.set()
 
-        self.when_committed(topic, end, tell)
+        self.when_committed(topic, end, tell, hurry=hurry and timeout_seconds > 0)
         if not told.wait(timeout_seconds):
             self._forget(topic, tell)
         if not results:
@@ -124,17 +134,30 @@ class TableWatch:
     def deleted(self, topic: Topic) -> None:
         """Nobody needs to wait for this topic any more."""
         with self._lock:
-            waiters = self._waiters.pop(topic, [])
+            waiters = self._take_waiters(topic)
         for _, _, waiter in waiters:
             waiter(topic.gone())
 
+    def _add_waiter(self, topic: Topic, end: int, waiter: Waiter) -> None:
+        waiters = self._waiters.setdefault(topic, [])
+        if len(waiters) >= MAX_WAITERS_PER_TOPIC:
+            raise OverloadedError(
+                f"{len(waiters)} callers wait for the table already", place=str(topic.name), remedy="try later"
+            )
+        heappush(waiters, (end, next(self._numbers), waiter))
+
     def _forget(self, topic: Topic, waiter: Waiter) -> None:
         with self._lock:
-            kept = [entry for entry in self._waiters.get(topic, []) if entry[2] is not waiter]
+            kept = sorted(entry for entry in self._waiters.get(topic, []) if entry[2] is not waiter)
             if kept:
-                self._waiters[topic] = sorted(kept)
+                self._waiters[topic] = kept
+                self._awaited[topic] = min(self.awaited_end(topic), kept[-1][0])
             else:
-                self._waiters.pop(topic, None)
+                self._take_waiters(topic)
+
+    def _take_waiters(self, topic: Topic) -> list[tuple[int, int, Waiter]]:
+        self._awaited.pop(topic, None)
+        return self._waiters.pop(topic, [])
 
     def _run(self) -> None:
         poll_at = monotonic() + self._interval_seconds
@@ -180,6 +203,6 @@ class TableWatch:
             while waiters and committed.covers(waiters[0][0]):
                 reached.append(heappop(waiters)[2])
             if not waiters:
-                self._waiters.pop(topic, None)
+                self._take_waiters(topic)
         for waiter in reached:
             waiter(committed)

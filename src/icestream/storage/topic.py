@@ -1,17 +1,17 @@
 """A topic that is open: its record, its log, and what can be done with the two."""
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from icestream.model.errors import (
     ClosedError,
-    DamagedError,
     IcestreamError,
     InvalidMessageError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     TooLargeError,
     TopicNotFoundError,
     UnavailableError,
@@ -22,26 +22,33 @@ from icestream.model.messages import (
     MESSAGE_SCHEMA,
     check_and_encode,
     check_message_sizes,
-    conform,
     slice_from,
     stream_batches,
     stream_schema,
 )
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
+from icestream.reader import LogTier, ReadContext, Selection, TableTier, Tier, TopicReader, resolve
 from icestream.storage.committed import Committed
 from icestream.storage.record import AckLevel, TopicRecord, topic_schema
-from icestream.wal import Log, LogReader, Payload, check_offset, offset_at_time, prepare
+from icestream.wal import Log, Payload, prepare
+
+if TYPE_CHECKING:
+    from icestream.model.filters import Filter
+    from icestream.table import TopicTable
 
 _MAX_SEQUENCE = 1 << 62
 _CANCEL_CHECK_SECONDS = 1.0
 
 
 class Topic:
-    def __init__(self, record: TopicRecord, open_log: Callable[[TopicRecord], Log]) -> None:
+    def __init__(
+        self, record: TopicRecord, open_log: Callable[[TopicRecord], Log], reading: ReadContext | None = None
+    ) -> None:
         self.use(record)
         self.name: TopicName = record.name
         self.committed = Committed()
+        self._reading = reading or ReadContext()
         self._open_log = open_log
         self._opening = threading.Lock()
         self._log: Log | None = None
@@ -66,7 +73,11 @@ class Topic:
                     raise self.gone()
                 log = self._log
                 if log is None:
-                    log = self._log = self._open_log(self.record)
+                    log = self._open_log(self.record)
+                    tail = self._reading.tails.tail(log.cache, self.batches)
+                    table = TableTier(self.find_table, self._reading.settings)
+                    self._tiers: tuple[Tier, ...] = (LogTier(log, self.batches, tail), table)
+                    self._log = log
         return log
 
     @property
@@ -130,58 +141,84 @@ class Topic:
                     return number
         return self.schema_id
 
-    def start_offset_of(self, start: StartPosition) -> int:
-        """The offset that a start position means now."""
-        match start.kind:
-            case "earliest":
-                return self.log.start_offset
-            case "latest":
-                return self.log.durable_end
-            case "timestamp":
-                return offset_at_time(self.log, start.value)
-        check_offset(self.log, start.value)
-        return start.value
+    # Reading
 
-    def reader(self, start: StartPosition) -> "TopicReader":
-        return TopicReader(self, self.start_offset_of(start))
+    @property
+    def earliest_offset(self) -> int:
+        """The lowest offset that any tier has. The catalog is asked once the log has been pruned."""
+        return self.start_offset_of(StartPosition.earliest())
+
+    def start_offset_of(self, start: StartPosition) -> int:
+        """The offset that a start position means now; raises when it means none, or the catalog is needed and away."""
+        return resolve(start, self.log, self.find_table, str(self.name))
+
+    def reader(
+        self, start: StartPosition, columns: Sequence[str] | None = None, where: "Filter | str | None" = None
+    ) -> TopicReader:
+        """A reader of its own place, on whatever tiers hold the messages; see `icestream.reader`."""
+        selection = Selection.of(self.stream_schema, columns, where)
+        offset = self.start_offset_of(start)
+        return TopicReader(self._tiers, offset, selection, place=str(self.name))
+
+    def find_table(self) -> "TopicTable | None":
+        """The topic's table as the catalog has it now; None if there is none yet, or only one of an earlier topic."""
+        found = self._reading.find_table(self.name)
+        return found if found is not None and found.ledger.stream_id == self.record.stream_id else None
 
     def batches(self, frames: list[Frame]) -> Iterator[pa.RecordBatch]:
         return stream_batches(frames, self._schemas)
 
     def read(
         self,
-        reader: "TopicReader",
+        reader: TopicReader,
         *,
         end: int | None = None,
         follow: bool = False,
         max_messages: int | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[pa.RecordBatch]:
-        """The topic's messages from a reader's place on. The range is checked at the call, not at the first batch."""
+        """The topic's messages from a reader's place on. The range is checked at the call, not at the first batch.
+
+        With a filter a batch without rows comes now and then: nothing matched up to the reader's offset.
+        """
+        durable_end = self.log.durable_end
         if end is None and not follow:
-            end = self.log.durable_end
-        elif end is not None and not follow:
-            check_offset(self.log, end)
-        if max_messages is not None:
-            end = min(reader.offset + max_messages, end) if end is not None else reader.offset + max_messages
-        return self._read(reader, end, follow=follow, cancelled=cancelled)
+            end = durable_end
+        elif end is not None and not follow and not 0 <= end <= durable_end:
+            raise OffsetOutOfRangeError(
+                f"the range ends at {end}, the topic at {durable_end}",
+                operation="read",
+                place=str(self.name),
+                remedy="leave the end out, or follow",
+                details={"start_offset": self.log.start_offset, "durable_end": durable_end},
+            )
+        return self._read(reader, end, follow=follow, max_messages=max_messages, cancelled=cancelled)
 
     def _read(
-        self, reader: "TopicReader", end: int | None, *, follow: bool, cancelled: Callable[[], bool]
+        self,
+        reader: TopicReader,
+        end: int | None,
+        *,
+        follow: bool,
+        max_messages: int | None,
+        cancelled: Callable[[], bool],
     ) -> Iterator[pa.RecordBatch]:
+        left = max_messages
         try:
-            while (end is None or reader.offset < end) and not cancelled():
+            while (end is None or reader.offset < end) and left != 0 and not cancelled():
                 batches = reader.read()
                 if not batches:
                     if not follow:
                         return
                     reader.wait(_CANCEL_CHECK_SECONDS)
-                    continue
-                for batch in batches:
+                for number, batch in enumerate(batches, 1):
                     part = batch if end is None else slice_from(batch, 0, end)
-                    if part.num_rows:
+                    if left is not None:
+                        part = part.slice(0, left)
+                        left -= part.num_rows
+                    if part.num_rows or (reader.is_filtered and number == len(batches)):
                         yield part
-        except (ClosedError, DamagedError) as error:
+        except IcestreamError as error:
             if isinstance(error, ClosedError) or self._deleted:
                 raise self.gone() from error
             raise
@@ -189,7 +226,7 @@ class Topic:
             reader.close()
 
     def describe(self, *, open_log: bool = True) -> dict[str, Any]:
-        """The record and the offsets that the log holds, which are None if it is not open and need not be."""
+        """The record, and the offsets that the log holds, which are None if it is not open and need not be."""
         record, log = self.record, self.log if open_log else self._log
         return {
             "topic": record.topic,
@@ -212,35 +249,6 @@ class Topic:
         with self._opening:
             self._deleted |= deleted
             if self._log is not None:
+                for tier in self._tiers:
+                    tier.close()
                 self._log.close()
-
-
-class TopicReader:
-    """A place in a topic, read as Arrow."""
-
-    def __init__(self, topic: Topic, offset: int) -> None:
-        self._topic = topic
-        self._start = offset
-        self._reader = LogReader(topic.log, offset)
-        self.schema = topic.stream_schema
-        """Of all its batches, whatever columns the topic gains meanwhile."""
-
-    @property
-    def offset(self) -> int:
-        """The next message's offset."""
-        return self._reader.offset
-
-    def read(self) -> list[pa.RecordBatch]:
-        """What follows, a bounded piece of it; nothing at the durable end."""
-        while frames := self._reader.read():
-            batches = [conform(batch, self.schema) for batch in self._topic.batches(frames)]
-            if batches:  # none where everything in these frames was given up by a repair
-                batches[0] = slice_from(batches[0], self._start)
-                return batches
-        return []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._reader.wait(timeout)
-
-    def close(self) -> None:
-        self._reader.close()

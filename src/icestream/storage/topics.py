@@ -23,6 +23,7 @@ from icestream.model.errors import (
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, stream_schema
 from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
+from icestream.reader import ReadContext
 from icestream.storage.record import AckLevel, TopicRecord, check_positive
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
@@ -41,6 +42,7 @@ class Topics:
         *,
         max_topics: int,
         drop_table: Callable[[TopicRecord], None] = lambda _: None,
+        reading: ReadContext | None = None,
         clock: Clock = now_us,
     ) -> None:
         self._directory = directory
@@ -48,10 +50,14 @@ class Topics:
         self._context = context
         self._max_topics = max_topics
         self._drop_table = drop_table
+        self._reading = reading or ReadContext()
         self._clock = clock
         self._unfinished: dict[TopicName, TopicRecord] = {}
         """Deleted, but for the table and the record."""
+        self._changing = threading.Lock()
+        """Held while records change, which takes as long as the metadata store takes."""
         self._lock = threading.Lock()
+        """Guards what is known here, briefly."""
         self._topics: dict[TopicName, Topic] = {}
         self._load()
 
@@ -112,7 +118,7 @@ class Topics:
         )
         if name in self._unfinished:
             self.finish_deletes()
-        with self._lock:
+        with self._changing:
             if name in self._unfinished:
                 raise TopicExistsError(
                     "the topic of this name is being deleted, and the catalog did not let its table go yet",
@@ -131,13 +137,36 @@ class Topics:
                     place=str(name),
                     remedy="delete some or raise server.max_topics",
                 )
-            self._metadata.create(keys.topic(name), record.to_bytes())
-            topic = self._topics[name] = Topic(record, self._open_log)
+            try:
+                self._metadata.create(keys.topic(name), record.to_bytes())
+            except ConflictError:
+                # An earlier try made it, and its answer was lost.
+                topic = self._take_in(name)
+                if not if_not_exists:
+                    raise TopicExistsError(
+                        "the topic exists already", operation="create topic", place=str(name)
+                    ) from None
+                return topic
+            return self._know(record)
+
+    def _take_in(self, name: TopicName) -> Topic:
+        """A topic that is in the metadata store and was not known here."""
+        entry = self._metadata.get(keys.topic(name))
+        record = TopicRecord.from_bytes(entry.value) if entry is not None else None
+        if record is None or record.deleting:
+            raise ConflictError(
+                "the topic of this name is being deleted", operation="create topic", place=str(name), retryable=True
+            )
+        return self._know(record)
+
+    def _know(self, record: TopicRecord) -> Topic:
+        with self._lock:
+            topic = self._topics[record.name] = Topic(record, self._open_log, self._reading)
         return topic
 
     def update(self, name: TopicName | str, changes: dict[str, Any]) -> Topic:
         topic = self.get(name)
-        with self._lock:
+        with self._changing:
             entry = self._metadata.get(keys.topic(topic.name))
             if entry is None:
                 raise TopicNotFoundError("there is no such topic", operation="update topic", place=str(topic.name))
@@ -159,11 +188,13 @@ class Topics:
         4. remove the record; only now the name is free.
         """
         topic = self.get(name)
-        with self._lock:
-            if self._topics.pop(topic.name, None) is None:
+        with self._changing:
+            if self._topics.get(topic.name) is not topic:
                 return topic
             record = topic.record.marked_for_deletion(keep_table=keep_table)
             self._metadata.put(keys.topic(topic.name), record.to_bytes())
+            with self._lock:
+                del self._topics[topic.name]
         with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
             topic.close(deleted=True)
         self._remove_log(record)
@@ -173,19 +204,20 @@ class Topics:
         return topic
 
     def finish_deletes(self) -> None:
-        """Steps 3 and 4 for what is marked; where the catalog is away they are left for later."""
+        """Steps 3 and 4 for what is marked; while the catalog or the metadata store is away they are left for later."""
         with self._lock:
             unfinished = list(self._unfinished.values())
         for record in unfinished:
             try:
                 if not record.keep_table:
                     self._drop_table(record)
+                with self._changing:
+                    if self._unfinished.get(record.name) is record:  # else somebody else was faster
+                        self._metadata.delete(keys.topic(record.name))
+                        with self._lock:
+                            del self._unfinished[record.name]
             except IcestreamError as error:
-                _log.warning("the table of a deleted topic is still there", topic=record.topic, error=str(error))
-                continue
-            with self._lock:
-                self._metadata.delete(keys.topic(record.name))
-                self._unfinished.pop(record.name, None)
+                _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=str(error))
 
     def _remove_log(self, record: TopicRecord) -> None:
         files, directory = self._context.files, self._log_directory(record.name)
@@ -224,7 +256,7 @@ class Topics:
                 self._remove_log(record)
                 self._unfinished[record.name] = record
             else:
-                self._topics[record.name] = Topic(record, self._open_log)
+                self._topics[record.name] = Topic(record, self._open_log, self._reading)
         self._adopt_unknown_logs()
 
     def _adopt_unknown_logs(self) -> None:
@@ -241,7 +273,7 @@ class Topics:
                 record = TopicRecord.from_stream(load_stream(files, directory), self._clock())
                 with contextlib.suppress(ConflictError):
                     self._metadata.create(keys.topic(record.name), record.to_bytes())
-                self._topics[record.name] = Topic(record, self._open_log)
+                self._topics[record.name] = Topic(record, self._open_log, self._reading)
                 _log.warning("took in a log that had no record", topic=record.topic, directory=str(directory))
 
 

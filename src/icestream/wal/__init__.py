@@ -26,7 +26,8 @@ Rules
 -----
 * Writing: only through `Log`, by one process; every change of a name is followed by a sync of its directory.
 * Reading: `LogReader`, up to the durable end, every frame checked.
-* Deleting: `Log.prune` drops whole sealed segments from the front, and notes the new first offset before.
+* Deleting: `Log.prune` drops whole sealed segments from the front, and notes the new first offset before. What is being
+  read has a lease, which holds it up for a bounded time.
 """
 
 from icestream.wal.append import Append

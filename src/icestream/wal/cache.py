@@ -50,6 +50,10 @@ class FrameCache:
         with self._lock:
             return log.slice(offset, max_bytes)
 
+    def holds(self, log: "LogCache", offset: int) -> bool:
+        with self._lock:
+            return log.first_offset <= offset < log.end_offset
+
     def clear(self, log: "LogCache") -> None:
         with self._lock:
             while len(log):
@@ -101,6 +105,9 @@ class LogCache:
             self.misses += 1
         return frames
 
+    def holds(self, offset: int) -> bool:
+        return self._cache.holds(self, offset)
+
     def clear(self) -> None:
         self._cache.clear(self)
 
@@ -117,6 +124,14 @@ class LogCache:
             del self._frames[: self._first]
             self._first = 0
         return frame
+
+    @property
+    def first_offset(self) -> int:
+        return self._frames[self._first].base_offset if len(self) else 0
+
+    @property
+    def end_offset(self) -> int:
+        return self._frames[-1].end_offset if len(self) else 0
 
     def slice(self, offset: int, max_bytes: int) -> list[Frame]:
         place = bisect_right(self._frames, offset, lo=self._first, key=lambda frame: frame.base_offset) - 1

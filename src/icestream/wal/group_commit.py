@@ -9,7 +9,7 @@ whose group was before.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from icestream.model.errors import IcestreamError
@@ -48,6 +48,27 @@ class GroupCommit:
             if self._leading:
                 return
             self._leading = True
+        self._begin(inline=inline)
+
+    def add_all(self, appends: Sequence[Append], admit: Callable[[Append], None], *, inline: bool) -> None:
+        """Queue several as one group, if they fit into one; those that `admit` refuses are answered so."""
+        refused: list[tuple[Append, IcestreamError]] = []
+        with self.mutex:
+            for append in appends:
+                try:
+                    admit(append)
+                except IcestreamError as error:
+                    refused.append((append, error))
+                else:
+                    self._queue.append(append)
+            leads = bool(self._queue) and not self._leading
+            self._leading |= leads
+        for append, refusal in refused:
+            append.finish(refusal)
+        if leads:
+            self._begin(inline=inline)
+
+    def _begin(self, *, inline: bool) -> None:
         if inline or self._pool is None:
             self._lead()
         else:

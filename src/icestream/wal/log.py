@@ -13,7 +13,7 @@ directory is recovered and cut back to the last position that was synced.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -25,6 +25,7 @@ from icestream.wal.files import Bytes, make_directories
 from icestream.wal.frame import Payload, encode
 from icestream.wal.group_commit import GroupCommit
 from icestream.wal.index_cache import IndexCache
+from icestream.wal.leases import Leases
 from icestream.wal.options import LogContext, SyncMode
 from icestream.wal.producers import Producers, Sent
 from icestream.wal.recovery import Recovery
@@ -49,6 +50,7 @@ class Log:
         self.directory = directory
         self.cache = context.cache.log_cache()
         self.indexes = IndexCache(context.files, context.options.index_interval_bytes)
+        self.leases = Leases(context.options.lease_timeout_seconds)
         self.listeners: set[Callable[[], None]] = set()
         """Called, by the thread that commits, whenever the durable end has moved; they must be quick."""
         self._commits = GroupCommit(
@@ -126,6 +128,12 @@ class Log:
             self._reopen()
         self._commits.add(append, self._admit, inline=inline)
         return append
+
+    def submit_all(self, appends: Sequence[Append], *, inline: bool) -> None:
+        """Queue batches that came together, so that one commit can make them durable; each is answered for itself."""
+        if self.state is LogState.FAILED:
+            self._reopen()
+        self._commits.add_all(appends, self._admit, inline=inline)
 
     def _admit(self, append: Append) -> None:
         """Give a batch its offsets and time, or recognise it as a repetition of a stored one."""
@@ -233,9 +241,9 @@ class Log:
         self._exclusively(save)
 
     def prune(self, below_offset: int) -> int:
-        """Give up the sealed segments that end at or before an offset; how many there were."""
+        """Give up the sealed segments that end at or before an offset and that nobody reads; how many there were."""
         removed: list[int] = []
-        self._exclusively(lambda: removed.append(self._segments.prune(below_offset)))
+        self._exclusively(lambda: removed.append(self._segments.prune(below_offset, self.leases)))
         return removed[0]
 
     def close(self) -> None:

@@ -34,6 +34,8 @@ class LogOptions:
     max_producers: int = 10_000
     reopen_pause_seconds: float = 0.1
     """After a failure the log is recovered at most this often."""
+    lease_timeout_seconds: float = 60.0
+    """A reader holds retention up for at most this long."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Reading a log: from the cache where it holds the offset, else from the segments, never past the durable end.
 
-A reader keeps its place in the file between calls, so that reading on costs no search, and one read in memory.
+A reader keeps its place in the file between calls, so that reading on costs no search, and one read in memory. It has a
+lease on what it reads, see `leases`; where retention has passed it over, a read raises `OffsetOutOfRangeError`.
 """
 
 from bisect import bisect_right
@@ -25,8 +26,19 @@ class LogReader:
         self._file: File | None = None
         self._path: Path | None = None
         self._position = 0
-        self.offset = offset
-        check_offset(log, offset)
+        with log.leases.lock:
+            check_offset(log, offset)
+            self._lease = log.leases.take(offset)
+
+    @property
+    def offset(self) -> int:
+        """The next message's."""
+        return self._lease.offset
+
+    def jump(self, offset: int) -> None:
+        """Go on at an offset that was reached by other means."""
+        self._leave_file()
+        self._lease.offset = offset
 
     def read(self, max_bytes: int = DEFAULT_READ_BYTES) -> list[Frame]:
         """The following frames, about `max_bytes` of them and at least one; none at the durable end.
@@ -45,7 +57,7 @@ class LogReader:
             except FileNotFoundError as error:
                 check_offset(self._log, self.offset)  # pruned meanwhile: say so
                 raise damaged(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
-        self.offset = frames[-1].end_offset
+        self._lease.offset = frames[-1].end_offset
         return frames
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -54,6 +66,7 @@ class LogReader:
 
     def close(self) -> None:
         self._leave_file()
+        self._log.leases.release(self._lease)
 
     def _leave_file(self) -> None:
         if self._file is not None:
@@ -111,8 +124,17 @@ def check_offset(log: Log, offset: int) -> None:
 
 
 def offset_at_time(log: Log, time_us: int) -> int:
-    """The first offset published at or after a time; the durable end where there is none."""
-    visible = log.visible
+    """The first offset published at or after a time, of those that the log has; the durable end where there is none."""
+    while True:
+        visible = log.visible
+        try:
+            return _offset_at_time(log, visible, time_us)
+        except FileNotFoundError as error:
+            if log.start_offset == visible.start_offset:
+                raise damaged(Path(error.filename), 0, "the segment's file is gone", visible.start_offset) from error
+
+
+def _offset_at_time(log: Log, visible: Visible, time_us: int) -> int:
     segments: list[SealedSegment | ActiveSegment] = [*visible.sealed, visible.active]
     for segment in segments:
         if isinstance(segment, SealedSegment):

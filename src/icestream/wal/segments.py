@@ -6,6 +6,7 @@ Only the thread that leads the log's commits changes them; `visible` may be read
 from collections.abc import Callable
 from pathlib import Path
 
+from icestream.wal.leases import Leases
 from icestream.wal.options import LogContext
 from icestream.wal.producers import Producers
 from icestream.wal.recovery import ActiveSegment, RecoveredLog, SealedSegment
@@ -110,17 +111,20 @@ class Segments:
         self.writer = SegmentWriter(self._context.files, self._context.options, active, end)
         self.visible = Visible(start, end, sealed, active, active.position)
 
-    def prune(self, below_offset: int) -> int:
-        """Give up the sealed segments that end at or before an offset; how many there were.
+    def prune(self, below_offset: int, leases: Leases) -> int:
+        """Give up the sealed segments that end at or before an offset and that nobody reads; how many there were.
 
         1. note the new first offset. *The segments are no longer part of the log; recovery removes them.*
         2. remove the files.
         """
-        sealed = self.visible.sealed
-        removed = [segment for segment in sealed if segment.footer.end_offset <= below_offset]
-        if not removed:
-            return 0
-        self.visible = self.visible._replace(start_offset=removed[-1].footer.end_offset, sealed=sealed[len(removed) :])
+        with leases.lock:
+            below_offset = leases.floor(below_offset)
+            sealed = self.visible.sealed
+            removed = [segment for segment in sealed if segment.footer.end_offset <= below_offset]
+            if not removed:
+                return 0
+            start = removed[-1].footer.end_offset
+            self.visible = self.visible._replace(start_offset=start, sealed=sealed[len(removed) :])
         self.save_checkpoint()
         for segment in removed:
             remove_segment(self._context.files, self._directory, segment.header.base_offset)

@@ -14,7 +14,6 @@ from icestream.model.errors import (
     IcestreamError,
     InvalidMessageError,
     InvalidRequestError,
-    OffsetOutOfRangeError,
     TopicExistsError,
     TopicNotFoundError,
     UnavailableError,
@@ -92,6 +91,26 @@ def test_a_publish_at_level_table_is_answered_when_its_snapshot_is_there(
     assert append.error is None
 
 
+def test_those_who_listen_hear_how_far_somebody_waits_for_the_table(storage: IcebergStorage, tables: Tables) -> None:
+    watch = storage.table_watch
+    topic = storage.topics.create("a/b")
+    publish(storage, topic, b"x", b"y", b"z")
+    heard: list[int] = []
+    watch.listeners.add(lambda of: heard.append(watch.awaited_end(of)))
+    waited: list[Committed | IcestreamError] = []
+    watch.when_committed(topic, 2, waited.append)
+    watch.when_committed(topic, 1, waited.append)
+    watch.when_committed(topic, 3, waited.append, hurry=False)
+    assert watch.wait(topic, 3, 0.0) is None
+    assert (heard, watch.awaited_end(topic)) == ([2], 2)
+    assert watch.wait(topic, 3, 0.001) is None
+    assert heard == [2, 3]
+    commit(tables, topic, 3)
+    assert watch.wait(topic, 3, PATIENCE_SECONDS, hurry=False)
+    assert len(waited) == 3
+    assert watch.awaited_end(topic) == 0
+
+
 def test_those_who_wait_hear_of_the_end_of_the_topic_and_of_the_broker(tmp_path: Path) -> None:
     heard: list[Committed | IcestreamError] = []
     with IcebergStorage(settings(tmp_path)) as storage:
@@ -159,8 +178,6 @@ def test_segments_go_only_when_the_table_has_them(tmp_path: Path) -> None:
         assert storage.table_watch.wait(topic, 400, PATIENCE_SECONDS)
         prune_logs([topic], storage.settings.wal.retention, 0)
         assert 900_000 < log.nbytes < 1_010_000
-        with pytest.raises(OffsetOutOfRangeError):
-            topic.reader(StartPosition.from_json(0))
         start = log.start_offset
         tables.close()
     with IcebergStorage(settings(tmp_path)) as storage:

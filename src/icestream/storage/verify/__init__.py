@@ -5,7 +5,8 @@ What is proved, for each topic:
 - the table belongs to the log's stream, and its ledger is not ahead of the log;
 - every offset below the ledger stands in the table exactly once, and none above it;
 - where the log still holds a message, all columns of its row are equal to it;
-- offsets that the table lacks are those that a repair of the log has given up; where the log is pruned, there are none;
+- offsets that the table lacks are those that a repair of the log has given up: the log says so or, where it is pruned,
+  the table's own properties;
 - the rows of each file are in offset order (or its row groups sorted, where the topic asks for it), its description
   tells the truth, and in a table without partitions no two files overlap;
 - the log itself can be read to its end, every frame checked.

@@ -55,8 +55,13 @@ class BrokerLogs:
         return sorted(TopicName.parse(found.topic) for found in self.client.list_topics())
 
     def view(self, topic: TopicName) -> LogView | None:
-        found = self.client.backlog(str(topic)).topics
-        return next((_BrokerLog(self.client, one) for one in found if one.topic == topic), None)
+        while True:
+            answer = self.client.backlog(str(topic))
+            for one in answer.topics:
+                if one.topic == topic:
+                    return _BrokerLog(self.client, one)
+            if answer.complete:
+                return None
 
 
 @dataclass

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import conform
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.storage.verify.logs import LogView
@@ -63,6 +64,8 @@ class Reconciliation:
     schema: pa.Schema
     report: Verification
     advance: Advance
+    lost: LostRanges = NOTHING_LOST
+    """What the table says that it lacks because a repair of the log has given it up."""
     next_offset: int = 0
     """All below it are accounted for."""
     log_offset: int = 0
@@ -102,7 +105,7 @@ class Reconciliation:
         expected = expected.slice(0, expected.num_rows - waiting)
         if through >= begins:  # all that the table has below the log has gone by
             pruned_end = min(begins, self.committed)
-            self._missing(self.next_offset, pruned_end, _MISSING_ALONE)
+            self._missing_alone(self.next_offset, pruned_end)
             self.next_offset = max(self.next_offset, pruned_end)
         if found.num_rows or expected.num_rows:
             self._compare(found, expected)
@@ -122,9 +125,9 @@ class Reconciliation:
         self._duplicates(offsets)
         before = pa.concat_arrays([pa.array([self.next_offset - 1], pa.int64()), offsets.slice(0, len(offsets) - 1)])
         jumps = pc.greater(pc.subtract(offsets, before), 1)
-        firsts = pc.add(before.filter(jumps), 1).to_pylist()[:_MAX_RUNS]
-        for first, end in zip(firsts, offsets.filter(jumps).to_pylist()[:_MAX_RUNS], strict=True):
-            self._missing(first, end, _MISSING_ALONE)
+        firsts, ends = pc.add(before.filter(jumps), 1), offsets.filter(jumps)
+        for first, end in zip(firsts.to_pylist(), ends.to_pylist(), strict=True):
+            self._missing_alone(first, end)
         self.next_offset = max(self.next_offset, offsets[-1].as_py() + 1)
 
     def _compare(self, found: pa.RecordBatch, expected: pa.RecordBatch) -> None:
@@ -156,9 +159,13 @@ class Reconciliation:
         if self.next_offset and offsets[0].as_py() == self.next_offset - 1:
             self._note("duplicate", _TWICE, offsets.slice(0, 1))
 
-    def _missing(self, first: int, end: int, text: str) -> None:
-        if first < end:
-            self.report.add(Finding("gap", text, first, end - 1))
+    def _missing_alone(self, first: int, end: int) -> None:
+        """Offsets that the table lacks and the log does not reach: what the table itself calls lost is no gap."""
+        missing = 0
+        for gap_first, gap_end in self.lost.others(first, end):
+            missing += gap_end - gap_first
+            self.report.add(Finding("gap", _MISSING_ALONE, gap_first, gap_end - 1))
+        self.report.lost += max(0, end - first) - missing
 
     def _note(self, kind: Kind, text: str, offsets: pa.Array) -> None:
         """A finding for each stretch of offsets that follow on each other."""
@@ -175,9 +182,9 @@ class Reconciliation:
         log_end = 0 if self.log is None else min(self.committed, self.log.durable_end)
         begins = self.committed if self.log is None else self.log.start_offset
         if self.next_offset < min(begins, self.committed):
-            self._missing(self.next_offset, min(begins, self.committed), _MISSING_ALONE)
+            self._missing_alone(self.next_offset, min(begins, self.committed))
         elif self.next_offset < self.committed and log_end < self.committed:
-            self._missing(max(self.next_offset, log_end), self.committed, _MISSING_ALONE)
+            self._missing_alone(max(self.next_offset, log_end), self.committed)
         if self.log is not None:
             self.report.lost += max(0, self.log.durable_end - max(self.log_offset, self.log.start_offset))
 

@@ -68,7 +68,9 @@ def _verify(log: LogView | None, table: TopicTable | None, report: Verification,
     layout.check_overlaps()
     layout.check_delete_files()
     total = ledger.committed_offset
-    work = Reconciliation(log, total, table.stream_schema, report, lambda done: progress(done, total))
+    work = Reconciliation(
+        log, total, table.stream_schema, report, lambda done: progress(done, total), lost=table.lost_ranges
+    )
     work.run(ordered_scan(table, on_row_group=layout.take))
 
 

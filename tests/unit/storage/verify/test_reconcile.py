@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+from icestream.model.lost_ranges import LostRanges
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.storage.verify import Finding, Verification
@@ -44,9 +45,12 @@ class Log:
         yield from self.parts
 
 
-def reconcile(table: list[pa.RecordBatch], log: Log | None, committed: int) -> Verification:
+def reconcile(
+    table: list[pa.RecordBatch], log: Log | None, committed: int, lost: Sequence[tuple[int, int]] = ()
+) -> Verification:
     report = Verification(TOPIC)
-    Reconciliation(log, committed, STREAM_SCHEMA, report, lambda _offset: None).run(iter(table))
+    work = Reconciliation(log, committed, STREAM_SCHEMA, report, lambda _offset: None, lost=LostRanges.of(lost))
+    work.run(iter(table))
     return report
 
 
@@ -93,6 +97,30 @@ def test_what_a_repair_gave_up_is_no_gap() -> None:
     report = reconcile([rows([*range(5), *range(9, 18)])], log, 20)
     assert report.is_sound, report.findings
     assert report.lost == 6
+
+
+def test_what_the_table_calls_lost_is_no_gap_once_the_log_is_pruned() -> None:
+    lost = [(0, 2), (5, 9), (18, 20)]
+    kept = [2, 3, 4, *range(9, 18)]
+    logs = [
+        Log(25, 30, [rows(range(25, 30))]),
+        Log(20, 30, [rows(range(20, 30))]),
+        Log(6, 30, [rows(range(9, 18)), rows(range(20, 30))]),
+    ]
+    for log in logs:
+        report = reconcile([rows([*kept, *range(20, 30)])], log, 30, lost)
+        assert report.is_sound, report.findings
+        assert report.lost == 8
+    alone = reconcile([rows(kept)], None, 20, lost)
+    assert alone.is_sound, alone.findings
+    assert alone.lost == 8
+
+
+def test_what_is_missing_beside_that_still_is_a_gap() -> None:
+    report = reconcile([rows([2, 3, 10, 11])], None, 14, [(0, 2), (5, 9), (11, 13)])
+    assert ranges(report, "gap") == [(4, 4), (9, 9), (13, 13)]
+    held = reconcile([rows(range(5))], Log(0, 8, [rows(range(8))]), 8, [(5, 8)])
+    assert ranges(held, "gap") == [(5, 7)]  # the log still has them
 
 
 def test_a_table_may_still_have_what_the_log_has_lost() -> None:

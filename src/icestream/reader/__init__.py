@@ -1,0 +1,47 @@
+"""One ordered stream of a topic from every tier that holds messages.
+
+What it guarantees
+------------------
+* A reader gets each message from its offset on once and in offset order, whichever tier it lies in, while commits,
+  rotation, pruning, compaction and expiry go on. What a repair of the log gave up is in no tier and is passed over.
+* Its place is an offset. Nothing else has to be kept to read on later, with this or another broker, or with none.
+* What the log still has is read without the catalog.
+* Memory is bounded by bytes: a piece of about `max_bytes` for a reader, `ReadLimits` for a table scan, and one decoded
+  tail for all topics. A reader never waits for another, except for the decoding of a piece that both want.
+
+The tiers, nearest first::
+
+    decoded tail ◂ cache ◂ log        LogTier
+    (cloud objects                    their place)
+    table                             TableTier
+
+Each step is decided once, by the offset: the first tier that holds it serves. A step in the table ends where the log
+begins, or at the committed offset that was known at its beginning; then it is decided anew. While a reader is in the
+log it has a lease, which holds retention up for a bounded time; one that loses it goes on from the table, which has
+what was pruned.
+"""
+
+from icestream.reader.context import ReadContext
+from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
+from icestream.reader.log_tier import LogTier
+from icestream.reader.position import resolve
+from icestream.reader.selection import Selection
+from icestream.reader.stateless import StatelessReader
+from icestream.reader.table_tier import TableTier
+from icestream.reader.tail import Tail, Tails
+from icestream.reader.tiers import Step, Tier
+
+__all__ = [
+    "DEFAULT_READ_BYTES",
+    "LogTier",
+    "ReadContext",
+    "Selection",
+    "StatelessReader",
+    "Step",
+    "TableTier",
+    "Tail",
+    "Tails",
+    "Tier",
+    "TopicReader",
+    "resolve",
+]

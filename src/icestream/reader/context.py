@@ -1,0 +1,20 @@
+"""What the readers of all topics share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from icestream.config import ReaderSettings
+from icestream.model.names import TopicName
+from icestream.reader.tail import Tails
+
+if TYPE_CHECKING:
+    from icestream.table import TopicTable
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    settings: ReaderSettings = field(default_factory=ReaderSettings)
+    find_table: "Callable[[TopicName], TopicTable | None]" = lambda _: None
+    """The table of that name as the catalog has it now; raises when the catalog is away."""
+    tails: Tails = field(default_factory=lambda: Tails(ReaderSettings().tail_max_bytes))

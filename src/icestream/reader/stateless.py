@@ -1,0 +1,109 @@
+"""Reading a topic's table with nothing but the catalog and the store of its files: no broker, no log, no lock.
+
+A reader sees what is committed, follows new snapshots by asking the catalog every `reader.poll_interval_ms`, and keeps
+its offset alone: compaction and expiry are nothing to it. Any number can read the same table.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from icestream.config import ReaderSettings
+from icestream.model.errors import TopicNotFoundError
+from icestream.model.names import TopicName
+from icestream.model.offsets import StartPosition
+from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
+from icestream.reader.position import resolve
+from icestream.reader.selection import Selection
+from icestream.reader.table_tier import TableTier
+
+if TYPE_CHECKING:
+    from icestream.model.filters import Filter
+    from icestream.table import TopicTable
+
+
+class StatelessReader:
+    """The surface of `TopicReader`. A table that is not there yet is waited for. Not thread-safe."""
+
+    def __init__(
+        self,
+        find_table: "Callable[[TopicName], TopicTable | None]",
+        topic: TopicName,
+        start: StartPosition,
+        settings: ReaderSettings | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: "Filter | str | None" = None,
+    ) -> None:
+        self._find_table = find_table
+        self._topic = topic
+        self._start = start
+        self._columns = columns
+        self._where = where
+        self._stream_id: str | None = None
+        self._tier = TableTier(self._find, settings or ReaderSettings(), follow=True)
+        self._reader: TopicReader | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the table was found, so that schema and offset are known."""
+        return self._opened() is not None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._expected().schema
+
+    @property
+    def offset(self) -> int:
+        """The next message's."""
+        return self._expected().offset
+
+    @property
+    def is_filtered(self) -> bool:
+        return self._where is not None
+
+    def read(self, max_bytes: int = DEFAULT_READ_BYTES) -> list[pa.RecordBatch]:
+        """What follows; nothing at the committed offset, and while there is no table."""
+        reader = self._opened()
+        return reader.read(max_bytes) if reader is not None else []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until there is something to read; False when the time was up before, or it was closed."""
+        return self._tier.wait(self._reader.offset if self._reader is not None else -1, timeout)
+
+    def close(self) -> None:
+        self._tier.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _opened(self) -> TopicReader | None:
+        if self._reader is None:
+            table = self._tier.look()
+            if table is not None:
+                self._stream_id = table.ledger.stream_id
+                selection = Selection.of(table.stream_schema, self._columns, self._where)
+                offset = resolve(self._start, None, self._find, str(self._topic))
+                self._reader = TopicReader((self._tier,), offset, selection, place=str(self._topic))
+        return self._reader
+
+    def _expected(self) -> TopicReader:
+        reader = self._opened()
+        if reader is None:
+            raise TopicNotFoundError(
+                "the catalog has no table of this topic",
+                operation="read table",
+                place=str(self._topic),
+                remedy="check the catalog's settings; a topic has a table once its first messages are committed",
+            )
+        return reader
+
+    def _find(self) -> "TopicTable | None":
+        found = self._find_table(self._topic)
+        if self._stream_id is not None and (found is None or found.ledger.stream_id != self._stream_id):
+            raise TopicNotFoundError(
+                "the topic was deleted" + (" and made again" if found is not None else ""),
+                operation="read table",
+                place=str(self._topic),
+            )
+        return found

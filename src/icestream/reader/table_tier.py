@@ -1,0 +1,186 @@
+"""The table as a tier: everything below its committed offset, read in offset order.
+
+A step is one scan of one state of the table. It ends where a nearer tier begins, or at the committed offset of that
+state. A state whose files were cleaned up while they were read is no reason to fail: the table as it is now is
+planned again from the offset that was reached.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from itertools import pairwise
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.config import ReaderSettings
+from icestream.model.errors import DamagedError, SnapshotExpiredError
+from icestream.model.messages import conform
+from icestream.reader.selection import Selection
+from icestream.reader.tiers import MovedError
+
+if TYPE_CHECKING:
+    from icestream.table import TopicTable
+
+FindTable = Callable[[], "TopicTable | None"]
+
+
+class TableTier:
+    """`find` gives the table as it is in the catalog now; None if there is none, or one of another stream.
+
+    With `follow` it is asked at most once in `reader.poll_interval_ms`, for who waits for new snapshots; else at the
+    beginning of every step.
+    """
+
+    def __init__(self, find: FindTable, settings: ReaderSettings, *, follow: bool = False) -> None:
+        self._find = find
+        self._settings = settings
+        self._interval_seconds = settings.poll_interval_ms / 1000 if follow else 0.0
+        self._closed = threading.Event()
+        self._known: TopicTable | None = None
+        self._look_at = 0.0
+
+    @property
+    def start_offset(self) -> None:
+        """There is no farther tier."""
+        return
+
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "TableStep | None":
+        table = self.look(offset)
+        if table is None:
+            return None
+        end = table.ledger.committed_offset
+        if nearer is not None and offset < nearer:
+            end = min(end, nearer)
+        if end <= offset:
+            return None
+        return TableStep(self, table, offset, end, selection)
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        """Looks at the table in intervals; raises as `find` does. False too when it was closed."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while not self._closed.is_set():
+            table = self.look(offset)
+            if table is not None and table.ledger.committed_offset > offset:
+                return True
+            now = monotonic()
+            if deadline is not None and now >= deadline:
+                return False
+            pause = max(self._look_at - now, 0.0)
+            self._closed.wait(pause if deadline is None else min(pause, deadline - now))
+        return False
+
+    def close(self) -> None:
+        self._closed.set()
+        self._known = None
+
+    def scan(
+        self, table: "TopicTable", start: int, end: int, selection: Selection
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Rows of the selection. What the table can do it does: it knows the topic's columns of its last commit."""
+        from icestream.table.limits import ReadLimits  # noqa: PLC0415 - the Iceberg library is for who reads tables
+
+        limits = ReadLimits.of(self._settings)
+        names, where = set(table.stream_schema.names), selection.where
+        columns: list[str] | None = [name for name in selection.schema.names if name in names]
+        if where is not None and not where.columns <= names:
+            columns = where = None  # the table has not gained that column yet: all is looked at here
+        with closing(table.scan(start, end, columns, where=where, limits=limits)) as batches:
+            for batch in batches:
+                found = selection.apply(batch) if columns is None else conform(batch, selection.schema)
+                if found.num_rows:
+                    yield found
+
+    def forget(self) -> None:
+        """Look again before the next step: the state that is known was cleaned up."""
+        self._known, self._look_at = None, 0.0
+
+    def look(self, offset: int = -1) -> "TopicTable | None":
+        """The table, looked at anew unless it was just looked at or holds the offset as it is known."""
+        known = self._known
+        if known is not None and known.ledger.committed_offset > offset:
+            return known
+        if monotonic() >= self._look_at:
+            known = self._find()
+            self._known = known if self._interval_seconds else None
+            self._look_at = monotonic() + self._interval_seconds
+        return known
+
+
+class TableStep:
+    """One scan. A missing row is an error, unless a repair of the log gave its message up or a filter leaves it out."""
+
+    def __init__(self, tier: TableTier, table: "TopicTable", start: int, end: int, selection: Selection) -> None:
+        self._tier = tier
+        self._table = table
+        self._end = end
+        self._is_filtered = selection.where is not None
+        self._batches = tier.scan(table, start, end, selection)
+        self._pending: deque[pa.RecordBatch] = deque()
+        self._expected = start
+        self.offset = start
+
+    def read(self, max_bytes: int) -> list[pa.RecordBatch] | None:
+        if not self._pending:
+            try:
+                batch = next(self._batches, None)
+            except SnapshotExpiredError as error:
+                self._tier.forget()
+                raise MovedError from error
+            if batch is None:
+                self._account_for(self._end)
+                self.offset = self._end
+                return None
+            self._take(batch)
+        piece = _first_part(self._pending[0], max_bytes)
+        rest = self._pending.popleft().slice(piece.num_rows)
+        if rest.num_rows:
+            self._pending.appendleft(rest)
+        self.offset = piece.column(0)[-1].as_py() + 1
+        return [piece]
+
+    def close(self) -> None:
+        self._pending.clear()
+        self._batches.close()
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        for part in [batch] if self._is_filtered else _without_gaps(batch):
+            self._account_for(part.column(0)[0].as_py())
+            self._expected = part.column(0)[-1].as_py() + 1
+            self._pending.append(part)
+
+    def _account_for(self, offset: int) -> None:
+        """Raise unless an offset may follow on those that came."""
+        if offset < self._expected:
+            raise self._damaged(f"the table has offset {offset} after {self._expected - 1}")
+        if offset > self._expected and not self._is_filtered:
+            for first, end in self._table.lost_ranges.others(self._expected, offset):
+                raise self._damaged(f"the table has no offset {first}" + (f" to {end - 1}" if end - first > 1 else ""))
+
+    def _damaged(self, what: str) -> DamagedError:
+        return DamagedError(
+            what, operation="read table", place=str(self._table.name), remedy="run `icestream verify` on the topic"
+        )
+
+
+def _first_part(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
+    """The first rows, about so many bytes, at least one."""
+    nbytes = batch.nbytes
+    if nbytes <= max_bytes:
+        return batch
+    return batch.slice(0, max(1, batch.num_rows * max_bytes // nbytes))
+
+
+def _without_gaps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts whose offsets count on; more than one only where messages were given up by a repair."""
+    offsets, count = batch.column(0), batch.num_rows
+    if offsets[-1].as_py() - offsets[0].as_py() == count - 1:
+        yield batch
+        return
+    steps = pc.not_equal(pc.subtract(offsets.slice(1), offsets.slice(0, count - 1)), 1)
+    bounds = [0, *(place + 1 for place in pc.indices_nonzero(steps).to_pylist()), count]
+    for start, end in pairwise(bounds):
+        yield batch.slice(start, end - start)

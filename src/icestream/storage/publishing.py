@@ -1,0 +1,152 @@
+"""Batches on their way from doors into logs, up to the acknowledgement that was asked for."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from icestream.config import ServerSettings
+from icestream.model.errors import ClosedError, IcestreamError
+from icestream.storage.budget import ByteBudget
+from icestream.storage.committed import Committed
+from icestream.storage.record import AckLevel
+from icestream.storage.table_watch import TableWatch
+from icestream.storage.topic import Topic
+from icestream.wal import Append, Payload
+
+Answer = Callable[[Append], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one producer sent of several batches that came together. `answer` is called once, whatever happens."""
+
+    batch: pa.RecordBatch
+    producer: str
+    sequence: int
+    answer: Answer
+
+
+class Publishing:
+    def __init__(self, limits: ServerSettings, budget: ByteBudget, table_watch: TableWatch) -> None:
+        self._limits = limits
+        self._budget = budget
+        self._table_watch = table_watch
+
+    def publish(
+        self,
+        topic: Topic,
+        batch: pa.RecordBatch,
+        *,
+        producer: str,
+        sequence: int,
+        level: AckLevel,
+        answer: Answer,
+        inline: bool,
+    ) -> Append:
+        """See `IcebergStorage.publish`."""
+        payload, finished = self._prepare(topic, batch, producer, sequence, level, answer)
+        try:
+            append = topic.log.submit(payload, finished, inline=inline)
+        except BaseException as error:
+            self._budget.give_back(payload.frame_bytes)
+            if isinstance(error, ClosedError):
+                raise topic.gone() from error
+            raise
+        if level is AckLevel.MEMORY:
+            answer(append)
+        return append
+
+    def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
+        """Publish batches that came together, so that one commit serves them all; each is answered for itself."""
+        prepared: list[Append] = []
+        for part in parts:
+            try:
+                if level is AckLevel.MEMORY:
+                    self.publish(
+                        topic,
+                        part.batch,
+                        producer=part.producer,
+                        sequence=part.sequence,
+                        level=level,
+                        answer=part.answer,
+                        inline=False,
+                    )
+                else:
+                    prepared.append(
+                        Append(*self._prepare(topic, part.batch, part.producer, part.sequence, level, part.answer))
+                    )
+            except IcestreamError as error:
+                part.answer(_refused(error))
+        if prepared:
+            self._submit_all(topic, prepared, inline=inline)
+
+    def _submit_all(self, topic: Topic, appends: list[Append], *, inline: bool) -> None:
+        try:
+            topic.log.submit_all(appends, inline=inline)
+        except IcestreamError as error:
+            reason = topic.gone() if isinstance(error, ClosedError) else error
+            for append in appends:
+                append.finish(reason)
+
+    def publish_and_wait(
+        self, topic: Topic, batch: pa.RecordBatch, *, producer: str, sequence: int, level: AckLevel
+    ) -> Append:
+        answered = threading.Event()
+        append = self.publish(
+            topic,
+            batch,
+            producer=producer,
+            sequence=sequence,
+            level=level,
+            answer=lambda _: answered.set(),
+            inline=True,
+        )
+        answered.wait()
+        if append.error is not None:
+            raise append.error
+        return append
+
+    def _prepare(
+        self, topic: Topic, batch: pa.RecordBatch, producer: str, sequence: int, level: AckLevel, answer: Answer
+    ) -> tuple[Payload, Answer]:
+        """The batch checked and ready for the log, its bytes counted; and what to do when it is durable or refused."""
+        limits, budget = self._limits, self._budget
+        payload = topic.payload(
+            batch,
+            producer,
+            sequence,
+            max_message_bytes=limits.max_message_bytes,
+            max_batch_bytes=limits.max_batch_bytes,
+        )
+        nbytes = payload.frame_bytes
+        budget.take(nbytes)
+
+        def finished(append: Append) -> None:
+            budget.give_back(nbytes)
+            if level is AckLevel.MEMORY:
+                return
+            if level is AckLevel.TABLE and append.error is None:
+                self._answer_from_table(topic, append, batch.num_rows, answer)
+            else:
+                answer(append)
+
+        return payload, finished
+
+    def _answer_from_table(self, topic: Topic, append: Append, count: int, answer: Answer) -> None:
+        def committed(result: Committed | IcestreamError) -> None:
+            if isinstance(result, IcestreamError):
+                append.error = result
+            answer(append)
+
+        try:
+            self._table_watch.when_committed(topic, append.base_offset + count, committed)
+        except IcestreamError as error:
+            committed(error)
+
+
+def _refused(error: IcestreamError) -> Append:
+    append = Append(None)
+    append.error = error
+    return append
