@@ -19,6 +19,16 @@ async def main(directory: Path) -> None:
         async for message in reader:
             print(message.offset, message.payload.decode())
 
+        # A subscription keeps its place: run this again on the same directory, and it goes on behind "second".
+        async with await storage.create_message_stream("default/events", "billing") as stream:
+            async for message in stream:
+                print(f"billing has {message.payload.decode()}, delivered {message.redelivery_count} times before")
+                await stream.ack(message)
+                if message.offset == offsets.start + 1:
+                    break
+        progress = await storage.get_progress("default/events", "billing")
+        print(f"billing is done with everything below offset {progress.floor}")
+
         stats = await storage.get_topic_stats("default/events")
         print(f"{stats.message_count} messages, {stats.bytes_stored} bytes")
 

@@ -8,7 +8,8 @@ What it guarantees:
   the place, the value and what is allowed. Nothing unknown is passed over.
 - Secrets appear in no repr, error or listing.
 
-One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`, `cloud`)
+One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
+`subscriptions`, `cloud`)
 hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file;
 `layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
@@ -23,6 +24,7 @@ from icestream.config.pipeline import PipelineSettings
 from icestream.config.server import LogSettings, ServerSettings, TopicSettings
 from icestream.config.settings import Settings
 from icestream.config.show import to_tree, to_yaml
+from icestream.config.subscriptions import SubscriptionSettings
 from icestream.config.table import (
     CatalogSettings,
     ObjectStoreSettings,
@@ -51,6 +53,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "StorageSettings",
+    "SubscriptionSettings",
     "TableSettings",
     "TopicSettings",
     "UploaderSettings",

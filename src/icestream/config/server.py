@@ -49,6 +49,11 @@ class ServerSettings(Section):
         description="Most bytes of received batches that wait for their acknowledgement, over all streams. "
         "At least `server.max_batch_bytes`.",
     )
+    allowed_origins: str = Field(
+        default="",
+        description="Origins of web pages, separated by commas, that may open event streams and WebSockets besides "
+        "pages of the HTTP door itself: such as `https://shop.example`, or `null` for pages opened as files.",
+    )
     shutdown_timeout_ms: int = Field(
         default=30_000,
         ge=0,

@@ -13,6 +13,7 @@ from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
 from icestream.config.pipeline import PipelineSettings
 from icestream.config.server import LogSettings, ServerSettings, TopicSettings
+from icestream.config.subscriptions import SubscriptionSettings
 from icestream.config.table import (
     CatalogSettings,
     ObjectStoreSettings,
@@ -59,6 +60,9 @@ class Settings(BaseSettings):
     pipeline: PipelineSettings = Field(default=PipelineSettings(), description="The Spark pipeline.")
     maintenance: MaintenanceSettings = Field(default=MaintenanceSettings(), description="Table maintenance.")
     reader: ReaderSettings = Field(default=ReaderSettings(), description="How tables are read.")
+    subscriptions: SubscriptionSettings = Field(
+        default=SubscriptionSettings(), description="Subscriptions and their consumers."
+    )
     uploader: UploaderSettings = Field(default=UploaderSettings(), description="Shipping the log to cloud objects.")
     cloud: CloudSettings = Field(default=CloudSettings(), description="The store for cloud objects.")
     log: LogSettings = Field(default=LogSettings(), description="Logging.")

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from icestream.config.fields import GIB, KIB, MIB, DefaultText, LocalPath, Secret, Section, Unit, refuse
+from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, LocalPath, Secret, Section, Unit, refuse
 
 
 def _store_type(value: object) -> object:
@@ -157,4 +157,16 @@ class ReaderSettings(Section):
     )
     prefetch_size: Annotated[int, Unit("batches")] = Field(
         default=5, ge=1, le=10_000, description="Most decoded batches that one reader keeps ready."
+    )
+    tail_max_bytes: int = Field(
+        default=32 * MIB,
+        ge=0,
+        le=TIB,
+        description="Most bytes of decoded messages that readers near the ends of all topics share.",
+    )
+    lease_timeout_ms: int = Field(
+        default=60_000,
+        ge=0,
+        le=86_400_000,
+        description="Longest that a reader of the log holds up the removal of segments; then it reads the table.",
     )

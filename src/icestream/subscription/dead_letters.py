@@ -1,0 +1,146 @@
+"""Messages that came too often go to another topic, and count as acknowledged once they are durable there.
+
+A thread of its own does it, started with the first such message: neither consumers nor timers wait for it. A message
+can be there twice, when the broker is killed between the two steps; never not at all.
+"""
+
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from icestream.model.errors import IcestreamError
+from icestream.model.messages import STREAM_SCHEMA
+from icestream.model.names import TopicName
+from icestream.subscription.engine import PublishDeadLetters
+from icestream.subscription.ranges import Offsets, as_ranges, ranges_where
+
+if TYPE_CHECKING:  # it works for what uses it
+    from icestream.subscription.subscription import Subscription
+
+_log = structlog.get_logger(__name__)
+_READ_BYTES = 1 << 20
+_RETRY_SECONDS = 5.0
+_ATTRIBUTES = "attributes"
+
+ORIGIN_COLUMNS = (
+    pa.field("origin_topic", pa.string()),
+    pa.field("origin_offset", pa.int64()),
+    pa.field("origin_subscription", pa.string()),
+    pa.field("origin_redelivery_count", pa.int32()),
+)
+"""Where a dead letter comes from: attributes `icestream.origin_topic` … of a plain message, columns of another."""
+
+
+class DeadLetters:
+    def __init__(self, publish: PublishDeadLetters, *, background: bool) -> None:
+        self._publish = publish
+        self._background = background
+        self._changed = threading.Condition()
+        self._waiting: dict[Subscription, float] = {}
+        """And when to try."""
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def expect(self, subscription: "Subscription") -> None:
+        with self._changed:
+            self._waiting.setdefault(subscription, 0.0)
+            if self._background and self._thread is None and not self._stopping:
+                self._thread = threading.Thread(target=self._run, name="dead-letters", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def tick(self) -> None:
+        """Do all that can be done now."""
+        while (subscription := self._take()) is not None:
+            self._bury(subscription)
+
+    def _take(self) -> "Subscription | None":
+        with self._changed:
+            now = monotonic()
+            for subscription, earliest in self._waiting.items():
+                if earliest <= now:
+                    del self._waiting[subscription]
+                    return subscription
+        return None
+
+    def _run(self) -> None:
+        while True:
+            self.tick()
+            with self._changed:
+                if self._stopping:
+                    return
+                earliest = min(self._waiting.values(), default=None)
+                self._changed.wait(None if earliest is None else max(0.0, earliest - monotonic()))
+
+    def _bury(self, subscription: "Subscription") -> None:
+        try:
+            while len(offsets := subscription.dead_offsets()) and not self._stopping:
+                self._move(subscription, offsets)
+        except IcestreamError as error:
+            _log.warning("dead letters cannot be stored yet", subscription=subscription.place, error=str(error))
+            with self._changed:
+                self._waiting[subscription] = monotonic() + _RETRY_SECONDS
+
+    def _move(self, subscription: "Subscription", offsets: Offsets) -> None:
+        """Read the first of these messages, store them, count them as acknowledged."""
+        topic = subscription.options.dead_letters_of(subscription.topic, subscription.name)
+        first = int(offsets[0])
+        reader = subscription.source.reader(first)
+        try:
+            batches = reader.read(_READ_BYTES)
+            end = reader.offset
+        finally:
+            reader.close()
+        found = offsets[offsets < end]
+        moved = 0
+        for batch in batches:
+            places = np.flatnonzero(np.isin(batch.column(0).to_numpy(), found, assume_unique=True))
+            if len(places) and topic is not None:
+                counts = subscription.redelivery_counts(batch.column(0).to_numpy()[places])
+                rows = batch.take(pa.array(places))
+                self._publish(
+                    topic, subscription.topic, dead_letter_batch(rows, subscription.topic, subscription.name, counts)
+                )
+                moved += len(places)
+        done = ranges_where(np.isin(np.arange(first, end), found), first)
+        subscription.buried(as_ranges(done.tolist(), operation="dead letters"), moved)
+
+
+def dead_letter_batch(rows: pa.RecordBatch, topic: TopicName, subscription: str, counts: Offsets) -> pa.RecordBatch:
+    """Messages as they are published again: without the envelope, with their origin."""
+    count = rows.num_rows
+    origin = [
+        pa.array([str(topic)] * count, pa.string()),
+        rows.column(0),
+        pa.array([subscription] * count, pa.string()),
+        pa.array(counts.astype(np.int32)),
+    ]
+    body = rows.select(range(4, rows.num_columns))
+    if not rows.schema.equals(STREAM_SCHEMA):
+        taken = set(body.schema.names)
+        extra = [
+            (field, column) for field, column in zip(ORIGIN_COLUMNS, origin, strict=True) if field.name not in taken
+        ]
+        return pa.RecordBatch.from_arrays(
+            [*body.columns, *(column for _, column in extra)], schema=pa.schema([*body.schema, *(f for f, _ in extra)])
+        )
+    names = [f"icestream.{field.name}" for field in ORIGIN_COLUMNS]
+    texts = zip(*(column.cast(pa.string()).to_pylist() for column in origin), strict=True)
+    place = body.schema.get_field_index(_ATTRIBUTES)
+    attributes = [
+        [*(pair for pair in (before or []) if pair[0] not in names), *zip(names, values, strict=True)]
+        for before, values in zip(body.column(place).to_pylist(), texts, strict=True)
+    ]
+    field = body.schema.field(place)
+    return body.set_column(place, field, pa.array(attributes, field.type))

@@ -1,0 +1,187 @@
+"""The one thread that wakes consumers: when messages arrive, and when something is due.
+
+A log that moved just leaves a note, so that whoever publishes never waits for consumers. With many subscriptions on a
+topic they are woken in rounds, a few at a time, with a pause after each round as long as the round took: each then gets
+a few more messages at a time, instead of all of them waking for every single one and keeping each other, and those who
+publish, from running.
+"""
+
+import heapq
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from time import monotonic
+from typing import Protocol
+
+import structlog
+
+from icestream.model.clock import Clock
+from icestream.model.names import TopicName
+from icestream.subscription.source import Source
+
+_log = structlog.get_logger(__name__)
+_FEW = 2
+_TURN_SECONDS = 0.005
+
+
+class Wakeable(Protocol):
+    @property
+    def topic(self) -> TopicName: ...
+
+    @property
+    def place(self) -> str:
+        """For errors."""
+
+    def data_arrived(self) -> None: ...
+
+    def on_time(self, now_ms: int) -> int | None:
+        """Do what is due; when to call again, in milliseconds since 1970."""
+
+
+@dataclass
+class _Watched:
+    listeners: set[Callable[[], None]]
+    moved: Callable[[], None]
+    count: int = 1
+
+
+class Hub:
+    def __init__(self, clock: Clock, *, max_delay_ms: int) -> None:
+        self._clock = clock
+        self._max_delay_seconds = max_delay_ms / 1000
+        self._changed = threading.Condition()
+        self._waiting: dict[TopicName, set[Wakeable]] = {}
+        self._moved: set[TopicName] = set()
+        self._watched: dict[TopicName, _Watched] = {}
+        self._due: list[tuple[int, int, Wakeable]] = []
+        self._planned: dict[Wakeable, int] = {}
+        self._numbers = count()
+        self._next_round = 0.0
+        self._running: set[Wakeable] = set()
+        """Woken, and not back yet."""
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="subscriptions", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    # Messages
+
+    def watch(self, source: Source) -> None:
+        """Listen to a topic, once more."""
+        name, listeners = source.name, source.listeners
+
+        def moved() -> None:
+            with self._changed:
+                if name in self._waiting:
+                    self._moved.add(name)
+                    self._changed.notify()
+
+        with self._changed:
+            known = self._watched.get(name)
+            if known is not None and known.listeners is listeners:
+                known.count += 1
+                return
+            self._watched[name] = _Watched(listeners, moved)
+            listeners.add(moved)
+
+    def unwatch(self, source: Source) -> None:
+        name, listeners = source.name, source.listeners
+        with self._changed:
+            known = self._watched.get(name)
+            if known is None or known.listeners is not listeners:
+                return
+            known.count -= 1
+            if not known.count:
+                del self._watched[name]
+                listeners.discard(known.moved)
+
+    def expect(self, waiting: Wakeable) -> None:
+        """It is to be woken by the next message of its topic. Look once more for messages after this call."""
+        with self._changed:
+            self._waiting.setdefault(waiting.topic, set()).add(waiting)
+            if waiting in self._running:
+                self._running.discard(waiting)
+                if not self._running:
+                    self._changed.notify()
+
+    # Time
+
+    def schedule(self, waiting: Wakeable, due_ms: int) -> None:
+        """It has something to do then, or earlier than it thought."""
+        with self._changed:
+            planned = self._planned.get(waiting)
+            if planned is not None and planned <= due_ms:
+                return
+            self._planned[waiting] = due_ms
+            heapq.heappush(self._due, (due_ms, next(self._numbers), waiting))
+            if self._due[0][2] is waiting:
+                self._changed.notify()
+
+    def tick(self) -> None:
+        """Do all that is due now."""
+        now_ms = self._clock() // 1000
+        while True:
+            with self._changed:
+                if not self._due or self._due[0][0] > now_ms:
+                    return
+                due_ms, _, waiting = heapq.heappop(self._due)
+                if self._planned.get(waiting) != due_ms:
+                    continue  # it was put forward
+                del self._planned[waiting]
+            following = waiting.on_time(now_ms)
+            if following is not None:
+                self.schedule(waiting, max(following, now_ms + 1))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait(self._seconds_left())
+                if self._stopping:
+                    return
+            try:
+                self.tick()
+                if monotonic() >= self._next_round:
+                    self._round()
+            except Exception:  # noqa: BLE001 - the thread serves all subscriptions: one of them must not end it
+                _log.exception("a subscription could not be woken")
+
+    def _seconds_left(self) -> float | None:
+        left: list[float] = []
+        if self._stopping:
+            left.append(0)
+        if self._moved:
+            left.append(self._next_round - monotonic())
+        if self._due:
+            left.append((self._due[0][0] - self._clock() / 1000) / 1000)
+        return max(0.0, min(left)) if left else None
+
+    def _round(self) -> None:
+        started = monotonic()
+        with self._changed:
+            woken = [waiting for topic in self._moved for waiting in self._waiting.pop(topic, ())]
+            self._moved.clear()
+        for first in range(0, len(woken), _FEW):
+            self._wake(woken[first : first + _FEW], wait=first + _FEW < len(woken))
+        now = monotonic()
+        self._next_round = now + min(now - started, self._max_delay_seconds) if len(woken) > _FEW else now
+
+    def _wake(self, turn: list[Wakeable], *, wait: bool) -> None:
+        """Wake some, and give them the time to take what is there before it is the next ones' turn."""
+        with self._changed:
+            self._running = set(turn) if wait else set()
+        for waiting in turn:
+            waiting.data_arrived()
+        if wait:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running or self._stopping, _TURN_SECONDS)
+            self.tick()

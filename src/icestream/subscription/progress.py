@@ -1,0 +1,73 @@
+"""How far a subscription is: all below the floor is done, and above it what the ranges say.
+
+As JSON the ranges are a list of gaps and lengths from the floor on or, where there are many, a compressed bit map:
+exact in either form, and never larger than the window of offsets that they lie in.
+"""
+
+import base64
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.subscription.ranges import MAX_OFFSET, Ranges, clipped, expanded, merged, no_ranges, ranges_where
+
+MAX_LISTED_RANGES = 1_000
+MAX_PENDING = 1_000
+PENDING_COLUMNS = 5
+_MAX_BITMAP = 8_000_000
+Pending = npt.NDArray[np.int64]
+
+
+def no_pending() -> Pending:
+    return np.empty((0, PENDING_COLUMNS), np.int64)
+
+
+@dataclass(frozen=True)
+class Progress:
+    floor: int
+    acknowledged: Ranges = field(default_factory=no_ranges)
+    """Above the floor."""
+    pending: Pending = field(default_factory=no_pending)
+    """Messages that come again: first, end, redeliveries, failures, and when they are due (ms, 0: at once).
+
+    So many ranges at most; what is beyond counts as never delivered.
+    """
+
+    def acknowledge(self, ranges: Ranges, max_ahead: int) -> "Progress":
+        """With these done too; those that the floor does not reach count up to so many messages ahead of it."""
+        known = merged(np.concatenate((self.acknowledged, clipped(ranges, self.floor, MAX_OFFSET))))
+        floor = self.floor
+        if len(known) and known[0, 0] <= floor:
+            floor = int(known[0, 1])
+        known = clipped(known, floor, floor + max_ahead)
+        return Progress(floor, known, self.pending[self.pending[:, 1] > floor])
+
+    def to_json(self) -> dict[str, Any]:
+        ranges = self.acknowledged
+        fields: dict[str, Any] = {"floor": self.floor}
+        if len(ranges) > MAX_LISTED_RANGES:
+            ranges = clipped(ranges, self.floor, self.floor + _MAX_BITMAP)
+            bits = np.zeros(int(ranges[-1, 1]) - self.floor, np.bool_)
+            bits[expanded(ranges) - self.floor] = True
+            fields["bitmap"] = base64.b64encode(zlib.compress(np.packbits(bits).tobytes(), 1)).decode()
+        elif len(ranges):
+            edges = np.concatenate(([self.floor], ranges.ravel()))
+            fields["ranges"] = np.diff(edges).tolist()
+        if len(self.pending):
+            fields["pending"] = self.pending[:MAX_PENDING].tolist()
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        floor = int(fields["floor"])
+        acknowledged = no_ranges()
+        if "bitmap" in fields:
+            packed = zlib.decompress(base64.b64decode(fields["bitmap"]))
+            acknowledged = ranges_where(np.unpackbits(np.frombuffer(packed, np.uint8)).astype(np.bool_), floor)
+        elif "ranges" in fields:
+            acknowledged = (np.cumsum(np.array(fields["ranges"], np.int64)) + floor).reshape(-1, 2)
+        pending = np.array(fields.get("pending", []), np.int64).reshape(-1, PENDING_COLUMNS)
+        return cls(floor, acknowledged, pending)

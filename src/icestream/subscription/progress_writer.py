@@ -1,0 +1,162 @@
+"""Progress on its way to the metadata store: all that changed, in few transactions, at most once an interval.
+
+A write compares the record's revision first, so that a broker which lost a subscription to another cannot overwrite
+what the other one has written since. A store that is away delays writes, and nothing else waits for them: what was
+acknowledged meanwhile would come again if the broker were killed now, and is written when the store is back.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from icestream.metadata import MetadataStore, Put, RevisionIs
+from icestream.model.errors import ConflictError, IcestreamError, SubscriptionNotFoundError
+from icestream.subscription.record import SubscriptionRecord
+
+if TYPE_CHECKING:  # it writes what uses it
+    from icestream.subscription.subscription import Subscription
+
+_log = structlog.get_logger(__name__)
+_MAX_OPERATIONS = 100
+_MAX_BYTES = 900_000
+"""Both well within what a store takes in one transaction."""
+_MAX_PAUSE_SECONDS = 10.0
+
+
+class _Write(NamedTuple):
+    subscription: "Subscription"
+    version: int
+    value: bytes
+
+
+class ProgressWriter:
+    def __init__(self, metadata: MetadataStore, writer: str, *, interval_ms: int) -> None:
+        self.metadata = metadata
+        self.writer = writer
+        """The name of this process in the records."""
+        self._interval_seconds = interval_ms / 1000
+        self._changed = threading.Condition()
+        self._dirty: set[Subscription] = set()
+        self._urgent = False
+        self._stopping = False
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def expect(self, subscription: "Subscription", *, urgent: bool = False) -> None:
+        """It has changed; urgent is what need not wait for the interval."""
+        with self._changed:
+            if subscription not in self._dirty or (urgent and not self._urgent):
+                self._dirty.add(subscription)
+                self._urgent |= urgent
+                self._changed.notify()
+
+    def forget(self, subscription: "Subscription") -> None:
+        with self._changed:
+            self._dirty.discard(subscription)
+
+    def flush(self, only: Iterable["Subscription"] | None = None) -> None:
+        """Write all that changed, or raise what keeps it from being written."""
+        with self._writing:
+            with self._changed:
+                dirty = self._dirty if only is None else self._dirty.intersection(only)
+                self._dirty = self._dirty - dirty
+            try:
+                for writes in _grouped(dirty):
+                    self._write(writes)
+            except BaseException:
+                with self._changed:
+                    self._dirty |= {subscription for subscription in dirty if subscription.unwritten}
+                raise
+
+    def stop(self) -> None:
+        """Write what is left and end. A store that is away keeps it unwritten: it comes again after the restart."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            self.flush()
+        except IcestreamError as error:
+            _log.warning("progress of subscriptions could not be written", error=str(error))
+
+    def _run(self) -> None:
+        failures = 0
+        while self._wait(min(self._interval_seconds * 2**failures, max(self._interval_seconds, _MAX_PAUSE_SECONDS))):
+            try:
+                self.flush()
+                failures = 0
+            except IcestreamError as error:
+                failures = min(failures + 1, 16)
+                if failures == 1:
+                    _log.warning("progress of subscriptions is written later", error=str(error))
+
+    def _wait(self, seconds: float) -> bool:
+        """Until there is something to write, and the interval or the urgency says now; False at the end."""
+        with self._changed:
+            earliest = monotonic() + seconds
+            while not self._stopping:
+                left = earliest - monotonic()
+                if self._dirty and (left <= 0 or self._urgent):
+                    self._urgent = False
+                    return True
+                self._changed.wait(left if self._dirty else None)
+            return False
+
+    def _write(self, writes: list[_Write]) -> None:
+        result = self.metadata.transaction(
+            [RevisionIs(write.subscription.key, write.subscription.revision) for write in writes],
+            [Put(write.subscription.key, write.value) for write in writes],
+        )
+        if result.succeeded:
+            for write in writes:
+                write.subscription.written(write.version, result.revision)
+        elif len(writes) > 1:
+            for write in writes:
+                self._write([write])
+        else:
+            self._resolve(writes[0])
+
+    def _resolve(self, write: _Write) -> None:
+        """The record is not as we left it: our own write whose answer was lost, or somebody else's."""
+        subscription = write.subscription
+        entry = self.metadata.get(subscription.key)
+        if entry is None:
+            subscription.end(SubscriptionNotFoundError("the subscription was deleted", place=subscription.place))
+            self.forget(subscription)
+        elif SubscriptionRecord.from_bytes(entry.value, entry.key).writer == self.writer:
+            subscription.revision = entry.mod_revision
+            self.expect(subscription, urgent=True)
+        else:
+            _log.warning("a subscription is served by another broker now", subscription=subscription.place)
+            subscription.end(
+                ConflictError(
+                    "another broker serves the subscription now",
+                    operation="progress",
+                    place=subscription.place,
+                    remedy="connect again",
+                )
+            )
+            self.forget(subscription)
+
+
+def _grouped(subscriptions: Iterable["Subscription"]) -> Iterator[list[_Write]]:
+    group: list[_Write] = []
+    nbytes = 0
+    for subscription in subscriptions:
+        write = _Write(subscription, *subscription.snapshot())
+        size = len(write.value) + 2 * len(subscription.key)
+        if group and (len(group) == _MAX_OPERATIONS or nbytes + size > _MAX_BYTES):
+            yield group
+            group, nbytes = [], 0
+        group.append(write)
+        nbytes += size
+    if group:
+        yield group
