@@ -17,10 +17,11 @@ from rich.table import Table
 from icestream.bench.ack import measure_ack
 from icestream.bench.fanout import measure_fanout
 from icestream.bench.produce import measure_produce
+from icestream.bench.resources import process_resources
 from icestream.testing.broker_process import BrokerProcess
 
 _console = Console()
-_Measure = Callable[[str, Path, Callable[[float], None]], dict[str, Any]]
+_Measure = Callable[[BrokerProcess, Path, Callable[[float], None]], dict[str, Any]]
 
 data_option = click.option(
     "--data",
@@ -49,8 +50,8 @@ def command() -> None:
 def ack(messages: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
     """Time until a single message is acknowledged as durable."""
 
-    def measure(broker: str, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
-        return measure_ack(broker, directory, messages=messages, message_bytes=message_bytes, progress=progress)
+    def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_ack(broker.flight, directory, messages=messages, message_bytes=message_bytes, progress=progress)
 
     _run("ack", measure, data, as_json=as_json)
 
@@ -64,28 +65,28 @@ def ack(messages: int, message_bytes: int, data: Path | None, as_json: bool) -> 
 def produce(messages: int, topics: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
     """Durable messages a second: batches, single sends, many producers, many topics."""
 
-    def measure(broker: str, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+    def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
         return measure_produce(
-            broker, directory, messages=messages, message_bytes=message_bytes, topics=topics, progress=progress
+            broker.flight, directory, messages=messages, message_bytes=message_bytes, topics=topics, progress=progress
         )
 
     _run("produce", measure, data, as_json=as_json)
 
 
 @command.command(epilog="Example: icestream bench fanout --subscribers 50")
-@click.option("--messages", type=click.IntRange(1), default=5000, show_default=True, help="How many.")
-@click.option("--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages a second.")
-@click.option("--subscribers", type=click.IntRange(1, 500), default=100, show_default=True, help="Followers at once.")
-@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=256, show_default=True, help="A message.")
+@click.option("--seconds", type=click.IntRange(2), default=10, show_default=True, help="Of each run.")
+@click.option("--rate", type=click.IntRange(100), default=10_000, show_default=True, help="Messages a second.")
+@click.option("--subscribers", type=click.IntRange(2, 500), default=100, show_default=True, help="Subscriptions.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="A message.")
 @data_option
 @json_option
-def fanout(messages: int, rate: int, subscribers: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
-    """Time from publishing to those who follow the topic: one of them, then many."""
+def fanout(seconds: int, rate: int, subscribers: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Time from publishing to subscribers: one of them, many, and many while one has stopped."""
 
-    def measure(broker: str, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+    def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
         return measure_fanout(
             broker,
-            messages=messages,
+            seconds=seconds,
             message_bytes=message_bytes,
             rate=rate,
             subscribers=subscribers,
@@ -93,6 +94,23 @@ def fanout(messages: int, rate: int, subscribers: int, message_bytes: int, data:
         )
 
     _run("fanout", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench replay --messages 1000000 --files 1000")
+@click.option("--messages", type=click.IntRange(500_000), default=2_000_000, show_default=True, help="Of history.")
+@click.option("--files", type=click.IntRange(1_500), default=10_000, show_default=True, help="Of a scattered topic.")
+@click.option("--message-bytes", type=click.IntRange(200, 1 << 20), default=250, show_default=True, help="A message.")
+@data_option
+@json_option
+def replay(messages: int, files: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """History from the log and from the table, and the first message of a topic in very many files."""
+    # Imported here: Iceberg takes a second that the other measurements need not spend.
+    from icestream.bench.replay import measure_replay  # noqa: PLC0415
+
+    def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_replay(broker, messages=messages, message_bytes=message_bytes, files=files, progress=progress)
+
+    _run("replay", measure, data, as_json=as_json)
 
 
 @command.command(epilog="Example: icestream bench pipeline --messages 500000 --freshness-seconds 10")
@@ -116,9 +134,9 @@ def pipeline(
     # Imported here: Spark and Iceberg take a second that the other measurements need not spend.
     from icestream.bench.pipeline import measure_pipeline  # noqa: PLC0415
 
-    def measure(broker: str, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+    def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
         return measure_pipeline(
-            broker,
+            broker.flight,
             directory / "data",
             messages=messages,
             message_bytes=message_bytes,
@@ -139,25 +157,13 @@ def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool) -> N
         BrokerProcess(Path(temporary) / "data") as broker,
         _progress(name) as progress,
     ):
-        figures = measure(broker.flight, Path(temporary), progress)
-        figures["broker"] = broker_resources(broker.pid)
+        figures = measure(broker, Path(temporary), progress)
+        figures["broker"] = process_resources(broker.pid)
     report = {"bench": name, "machine": {"cores": os.cpu_count(), "kernel": platform.release()}, **figures}
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
         _print(name, report)
-
-
-def broker_resources(pid: int) -> dict[str, int]:
-    """Memory and open files of a process, as the kernel counts them."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    fields = dict(line.split(":", 1) for line in status.splitlines())
-    return {
-        "rss_mb": int(fields["VmRSS"].split()[0]) // 1024,
-        "peak_rss_mb": int(fields["VmHWM"].split()[0]) // 1024,
-        "open_files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
-        "threads": int(fields["Threads"]),
-    }
 
 
 @contextmanager

@@ -3,21 +3,33 @@
 import select
 import sys
 import time
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, Protocol
 
 import click
 import pyarrow as pa
 
-from icestream.cli.common import broker_option
+from icestream.cli.common import broker_option, config_option
 from icestream.cli.rows import Render, raw_renderer, render_json
 from icestream.cli.start import parse_start
 from icestream.cli.streams import leave_stdout
-from icestream.client import Client, Consumer
+from icestream.cli.subscribed import consume_subscription, queue_for
+from icestream.cli.subscription import TYPES
+from icestream.client import Client
 from icestream.model.errors import DeadlineError
 from icestream.model.offsets import StartPosition
 
 _LOOK_AT_READER_S = 0.5
 _INTERRUPTED = 130
+
+
+class Source(Protocol):
+    """What messages are written from: a broker's stream, or a table."""
+
+    def poll(self, timeout: float | None = None) -> pa.RecordBatch | None: ...
+
+    @property
+    def ended(self) -> bool: ...
 
 
 @click.command(name="consume", epilog="Example: icestream consume default/events --from 2026-01-31T12:00:00Z --follow")
@@ -28,9 +40,14 @@ _INTERRUPTED = 130
     callback=parse_start,
     default="earliest",
     show_default=True,
-    metavar="earliest|latest|OFFSET|TIMESTAMP",
-    help="The first message to write; a TIMESTAMP without a zone is UTC.",
+    metavar="earliest|latest|OFFSET|TIMESTAMP|snapshot:ID|tag:NAME",
+    help="The first message to write; a TIMESTAMP without a zone is UTC. Of a subscription: where a new one begins.",
 )
+@click.option(
+    "--subscription", metavar="NAME", help="Consume from this subscription, and acknowledge what was written."
+)
+@click.option("--type", "kind", type=TYPES, help="Of the subscription.  [default: as it is; a new one is exclusive]")
+@click.option("--filter", "condition", metavar="EXPR", help="Write only what meets this SQL condition.")
 @click.option("--max", "max_messages", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
 @click.option("--follow", is_flag=True, help="Go on with new messages. Without it, end at what is durable now.")
 @click.option(
@@ -51,42 +68,91 @@ _INTERRUPTED = 130
     help="End when nothing came for so long.  [default: wait]",
 )
 @broker_option
+@click.option(
+    "--catalog",
+    is_flag=False,
+    flag_value="",
+    metavar="[URI]",
+    help="Read the topic's table with no broker, through the catalog of the settings or at this address.",
+)
+@config_option
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="With --catalog: where it is (data_dir).")
 def command(
     topic: str,
     start: StartPosition,
+    subscription: str | None,
+    kind: str | None,
+    condition: str | None,
     max_messages: int | None,
     follow: bool,
     line_format: str,
     delimiter: str,
     timeout: float | None,
     broker: str,
+    catalog: str | None,
+    config_file: Path | None,
+    data: Path | None,
 ) -> None:
     r"""Write a topic's messages to stdout.
 
     In JSON each line has offset, publish_time, producer, key, attributes and payload. A key or payload that is not text
     is in key_base64 or payload_base64 instead. A delimiter may have escapes: \n, \t, \0.
+
+    A subscription remembers what was written, so that the next `consume` goes on behind it. Its filter is kept with it.
+
+    With --catalog, what is committed to the topic's table is read from there, and new snapshots are followed.
     """
+    if kind is not None and subscription is None:
+        raise click.UsageError("--type is that of a --subscription, which is missing")
+    if catalog is not None and subscription is not None:
+        raise click.UsageError("A --subscription is the broker's: it cannot be read with --catalog.")
     render: Render = render_json if line_format == "json" else raw_renderer(_unescape(delimiter))
     output = sys.stdout.buffer
     try:
-        with (
-            Client(broker) as client,
-            client.consume(topic, start, follow=follow, max_messages=max_messages) as consumer,
-        ):
-            _write(consumer, render, output, follow=follow, timeout=timeout)
+        if catalog is not None:
+            # Not at the top: those who talk to a broker need not load the storage.
+            from icestream.cli.table_consumer import TableConsumer, catalog_settings  # noqa: PLC0415
+
+            settings = catalog_settings(catalog, config_file, data)
+            with TableConsumer(
+                settings, topic, start, follow=follow, max_messages=max_messages, where=condition
+            ) as table:
+                _write(table, render, output, follow=follow, timeout=timeout)
+            return
+        with Client(broker) as client:
+            if subscription is None:
+                with client.consume(
+                    topic, start, follow=follow, max_messages=max_messages, where=condition
+                ) as consumer:
+                    _write(consumer, render, output, follow=follow, timeout=timeout)
+            else:
+                queue = queue_for(max_messages)
+                with client.subscribe(
+                    topic, subscription, type=kind, start=start, filter=condition, receiver_queue=queue
+                ) as subscribed:
+                    consume_subscription(
+                        client,
+                        subscribed,
+                        render,
+                        output,
+                        follow=follow,
+                        max_messages=max_messages,
+                        timeout=timeout,
+                        is_abandoned=lambda: _is_abandoned(output),
+                    )
     except BrokenPipeError:
         leave_stdout()
     except KeyboardInterrupt:
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def _write(consumer: Consumer, render: Render, output: IO[bytes], *, follow: bool, timeout: float | None) -> None:
+def _write(consumer: Source, render: Render, output: IO[bytes], *, follow: bool, timeout: float | None) -> None:
     while (batch := _next(consumer, output, follow=follow, timeout=timeout)) is not None:
         output.write(render(batch))
         output.flush()
 
 
-def _next(consumer: Consumer, output: IO[bytes], *, follow: bool, timeout: float | None) -> pa.RecordBatch | None:
+def _next(consumer: Source, output: IO[bytes], *, follow: bool, timeout: float | None) -> pa.RecordBatch | None:
     """The next batch, or None when it is time to end. While it waits, it looks whether anyone still reads."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

@@ -17,10 +17,10 @@ from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, plural, size_text
 from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.names import TopicName
+from icestream.pipeline.child import read_settings
 from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.pipeline.maintenance.session import SparkSql
-from icestream.pipeline.supervisor import read_settings
 from icestream.table import Tables
 
 _NICE = 10

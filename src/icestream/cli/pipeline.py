@@ -20,10 +20,10 @@ from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, size_text
 from icestream.client import Client
 from icestream.config import Settings, SettingsError, load_settings
+from icestream.pipeline.child import read_settings
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.runner import Runner
 from icestream.pipeline.session import Spark, SparkOnDemand
-from icestream.pipeline.supervisor import read_settings
 from icestream.table import Tables
 
 _LAST_SECONDS = 20.0

@@ -18,8 +18,8 @@ from icestream.client import Client
 def command(topic: str | None, broker: str, as_json: bool) -> None:
     """Print figures of topics and broker.
 
-    Offsets, sizes, cache use and how far the tables are behind, of all topics or of TOPIC. For rates see `icestream
-    top`.
+    Offsets, sizes, cache use, and how far the tables and the subscriptions are behind, of all topics or of TOPIC. For
+    rates see `icestream top`.
     """
     with Client(broker) as client:
         answer = client.stats(topic)
@@ -28,6 +28,8 @@ def command(topic: str | None, broker: str, as_json: bool) -> None:
         return
     out = console()
     out.print(topic_table(answer["topics"]))
+    if answer["subscriptions"]:
+        out.print(subscription_table(answer["subscriptions"]))
     if topic is None:
         out.print(broker_line(answer["broker"]))
     for line in pipeline_lines(answer["pipeline"]):
@@ -56,8 +58,26 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
     return made
 
 
+def subscription_table(subscriptions: list[dict[str, Any]]) -> Table:
+    numbers = ("consumers", "lag", "size", "unacknowledged", "sent again", "dead letters")
+    made = table("topic", "subscription", "type", *numbers, numbers=numbers)
+    for found in subscriptions:
+        made.add_row(
+            found["topic"],
+            found["subscription"],
+            found["type"],
+            count_text(len(found["consumers"])),
+            lag_text(found["lag_messages"], found["lag_seconds"]),
+            size_text(found["lag_bytes"]),
+            count_text(found["unacknowledged"]),
+            count_text(found["redeliveries"]),
+            count_text(found["dead_letters"]),
+        )
+    return made
+
+
 def lag_text(messages: int | None, seconds: float | None) -> str:
-    """How far a table is behind its log."""
+    """How far a table, or a subscription, is behind the log."""
     if messages is None:
         return NOTHING
     return count_text(messages) if not seconds else f"{count_text(messages)}, {duration_text(seconds)}"

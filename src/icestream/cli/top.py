@@ -18,11 +18,12 @@ from rich.table import Table
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, rfc3339, size_text
-from icestream.cli.stats import broker_line, lag_text, pipeline_lines
+from icestream.cli.stats import broker_line, lag_text, pipeline_lines, subscription_table
 from icestream.client import Client
 from icestream.model.errors import IcestreamError
 
 _SLOW = 10
+_MOST_BEHIND = 10
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list
 @broker_option
 @json_option
 def command(once: bool, interval: float, broker: str, as_json: bool) -> None:
-    """Watch topics live: rates, sizes, offsets.
+    """Watch topics live: rates, sizes, offsets, and the subscriptions that are furthest behind.
 
     `q` or Ctrl-C leaves. With --json each look is a line.
     """
@@ -90,7 +91,13 @@ def command(once: bool, interval: float, broker: str, as_json: bool) -> None:
                 if isinstance(answer, IcestreamError):
                     raise answer
                 if as_json:
-                    print_json({"topics": [asdict(topic) for topic in found], "broker": answer["broker"]})
+                    print_json(
+                        {
+                            "topics": [asdict(topic) for topic in found],
+                            "subscriptions": furthest_behind(answer["subscriptions"]),
+                            "broker": answer["broker"],
+                        }
+                    )
                 else:
                     console().print(_view(found, answer))
                 if once:
@@ -122,9 +129,16 @@ def _watch(looks: Iterator[tuple[list[TopicRates], Any]]) -> None:
 
 
 def _view(found: list[TopicRates], answer: Any) -> Group:
-    state = str(answer) if isinstance(answer, IcestreamError) else broker_line(answer["broker"])
-    lines = [] if isinstance(answer, IcestreamError) else pipeline_lines(answer["pipeline"])
-    return Group(_rate_table(found), state, *lines)
+    if isinstance(answer, IcestreamError):
+        return Group(_rate_table(found), str(answer))
+    behind = furthest_behind(answer["subscriptions"])
+    tables = [_rate_table(found), *([subscription_table(behind)] if behind else [])]
+    return Group(*tables, broker_line(answer["broker"]), *pipeline_lines(answer["pipeline"]))
+
+
+def furthest_behind(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A few, so that they fit below the topics."""
+    return sorted(subscriptions, key=lambda found: -found["lag_messages"])[:_MOST_BEHIND]
 
 
 def _rate_table(found: list[TopicRates]) -> Table:

@@ -132,9 +132,14 @@ class Admin:
         fields = {"topic": str(TopicName.parse(topic)), "keep_table": keep_table or None}
         self._connection.action("delete_topic", fields)
 
-    def wait_committed(self, topic: str | TopicName, offset: int, timeout: float | None = None) -> CommittedSnapshot:
-        """Wait until the message at `offset` is in the topic's table; DeadlineError after `timeout` seconds."""
-        return wait_committed(self._connection, str(TopicName.parse(topic)), offset, timeout)
+    def wait_committed(
+        self, topic: str | TopicName, offset: int, timeout: float | None = None, *, hurry: bool = True
+    ) -> CommittedSnapshot:
+        """Wait until the message at `offset` is in the topic's table; DeadlineError after `timeout` seconds.
+
+        Without hurry the pipeline is not told that somebody waits, and keeps to its flush interval.
+        """
+        return wait_committed(self._connection, str(TopicName.parse(topic)), offset, timeout, hurry=hurry)
 
     def stats(self, topic: str | TopicName | None = None) -> dict[str, Any]:
         """`{"topics": […], "broker": {…}}`, of one topic or of all."""

@@ -18,11 +18,14 @@ from icestream.client import client as sync
 from icestream.client.admin import TopicDescription
 from icestream.client.aio_consumer import Consumer
 from icestream.client.aio_producer import BatchReceipt, Producer, Receipt
+from icestream.client.aio_subscription import Subscription
+from icestream.client.positions import Start
+from icestream.client.subscription_admin import SubscriptionDescription
 from icestream.model.names import TopicName
 
-__all__ = ["BatchReceipt", "Client", "Consumer", "Producer", "Receipt"]
+__all__ = ["BatchReceipt", "Client", "Consumer", "Producer", "Receipt", "Subscription"]
 
-T = TypeVar("T", bound=Producer | Consumer)
+T = TypeVar("T", bound=Producer | Consumer | Subscription)
 
 
 class Opening(Generic[T]):
@@ -69,14 +72,22 @@ class Client:
     async def _open_producer(self, topic: str | TopicName, options: dict[str, Any]) -> Producer:
         return Producer(await asyncio.to_thread(functools.partial(self._client.producer, topic, **options)))
 
-    def consume(self, topic: str | TopicName, start: sync.Start = "earliest", **options: Any) -> Opening[Consumer]:
+    def consume(self, topic: str | TopicName, start: Start = "earliest", **options: Any) -> Opening[Consumer]:
         return Opening(self._open_consumer(topic, start, options))
 
-    async def _open_consumer(self, topic: str | TopicName, start: sync.Start, options: dict[str, Any]) -> Consumer:
+    async def _open_consumer(self, topic: str | TopicName, start: Start, options: dict[str, Any]) -> Consumer:
         return Consumer(await asyncio.to_thread(functools.partial(self._client.consume, topic, start, **options)))
 
-    async def read(self, topic: str | TopicName, start: sync.Start = "earliest", end: int | None = None) -> pa.Table:
-        return await asyncio.to_thread(self._client.read, topic, start, end)
+    def subscribe(self, topic: str | TopicName, name: str, **options: Any) -> Opening[Subscription]:
+        return Opening(self._open_subscription(topic, name, options))
+
+    async def _open_subscription(self, topic: str | TopicName, name: str, options: dict[str, Any]) -> Subscription:
+        return Subscription(await asyncio.to_thread(functools.partial(self._client.subscribe, topic, name, **options)))
+
+    async def read(
+        self, topic: str | TopicName, start: Start = "earliest", end: int | None = None, **options: Any
+    ) -> pa.Table:
+        return await asyncio.to_thread(functools.partial(self._client.read, topic, start, end, **options))
 
     async def create_topic(
         self, topic: str | TopicName, schema: pa.Schema | None = None, **options: Any
@@ -94,6 +105,21 @@ class Client:
 
     async def delete_topic(self, topic: str | TopicName) -> None:
         await asyncio.to_thread(self._client.delete_topic, topic)
+
+    async def subscriptions(self, topic: str | TopicName | None = None) -> list[SubscriptionDescription]:
+        return await asyncio.to_thread(self._client.subscriptions, topic)
+
+    async def create_subscription(self, topic: str | TopicName, name: str, **options: Any) -> SubscriptionDescription:
+        return await asyncio.to_thread(functools.partial(self._client.create_subscription, topic, name, **options))
+
+    async def describe_subscription(self, topic: str | TopicName, name: str) -> SubscriptionDescription:
+        return await asyncio.to_thread(self._client.describe_subscription, topic, name)
+
+    async def seek_subscription(self, topic: str | TopicName, name: str, position: Start) -> int:
+        return await asyncio.to_thread(self._client.seek_subscription, topic, name, position)
+
+    async def delete_subscription(self, topic: str | TopicName, name: str) -> None:
+        await asyncio.to_thread(self._client.delete_subscription, topic, name)
 
     async def stats(self, topic: str | TopicName | None = None) -> dict[str, Any]:
         return await asyncio.to_thread(self._client.stats, topic)

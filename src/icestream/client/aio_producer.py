@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -43,18 +43,43 @@ async def _settled(batches: Sequence[PendingBatch]) -> None:
         await asyncio.shield(waiter)
 
 
-class Receipt:
-    """One message's acknowledgement: `await receipt`, or `await receipt.offset`, gives its offset."""
+class _Acknowledgement(Generic[R]):
+    """What both receipts are: `await` waits for the acknowledgement and gives the first offset."""
 
     __slots__ = ("_batches", "_receipt")
 
-    def __init__(self, receipt: sync_receipt.Receipt) -> None:
-        self._receipt = receipt
+    def __init__(self, receipt: R) -> None:
+        self._receipt: R = receipt
         self._batches = receipt.batches
 
     @property
     def offset(self) -> Coroutine[Any, Any, int]:
         return self.result()
+
+    async def result(self) -> int:
+        await _settled(self._batches)
+        return self._receipt.result()
+
+    async def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:  # noqa: ASYNC109 - as in Client
+        """Wait until it is in the topic's table; names a snapshot that holds it."""
+        await _settled(self._batches)
+        return await asyncio.to_thread(self._receipt.wait_committed, timeout)
+
+    async def exception(self) -> IcestreamError | None:
+        await _settled(self._batches)
+        return self._receipt.exception()
+
+    def done(self) -> bool:
+        return self._receipt.done()
+
+    def __await__(self) -> Generator[Any, Any, int]:
+        return self.result().__await__()
+
+
+class Receipt(_Acknowledgement[sync_receipt.Receipt]):
+    """One message's acknowledgement: `await receipt`, or `await receipt.offset`, gives its offset."""
+
+    __slots__ = ()
 
     @property
     def publish_time(self) -> Coroutine[Any, Any, datetime]:
@@ -64,39 +89,15 @@ class Receipt:
         await _settled(self._batches)
         return self._receipt.publish_time
 
-    async def result(self) -> int:
-        await _settled(self._batches)
-        return self._receipt.result()
 
-    async def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:  # noqa: ASYNC109 - as in Client
-        """Wait until it is in the topic's table; names a snapshot that holds it."""
-        await _settled(self._batches)
-        return await asyncio.to_thread(self._receipt.wait_committed, timeout)
-
-    async def exception(self) -> IcestreamError | None:
-        await _settled(self._batches)
-        return self._receipt.exception()
-
-    def done(self) -> bool:
-        return self._receipt.done()
-
-    def __await__(self) -> Generator[Any, Any, int]:
-        return self.result().__await__()
-
-
-class BatchReceipt:
+class BatchReceipt(_Acknowledgement[sync_receipt.BatchReceipt]):
     """The acknowledgement of a `send_batch`: `await receipt` gives the first message's offset."""
 
-    __slots__ = ("_batches", "_receipt", "count")
-
-    def __init__(self, receipt: sync_receipt.BatchReceipt) -> None:
-        self._receipt = receipt
-        self._batches = receipt.batches
-        self.count = receipt.count
+    __slots__ = ()
 
     @property
-    def offset(self) -> Coroutine[Any, Any, int]:
-        return self.result()
+    def count(self) -> int:
+        return self._receipt.count
 
     @property
     def ranges(self) -> Coroutine[Any, Any, list[tuple[int, int]]]:
@@ -105,25 +106,6 @@ class BatchReceipt:
     async def _ranges(self) -> list[tuple[int, int]]:
         await _settled(self._batches)
         return self._receipt.ranges
-
-    async def result(self) -> int:
-        await _settled(self._batches)
-        return self._receipt.result()
-
-    async def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:  # noqa: ASYNC109 - as in Client
-        """Wait until it is in the topic's table; names a snapshot that holds it."""
-        await _settled(self._batches)
-        return await asyncio.to_thread(self._receipt.wait_committed, timeout)
-
-    async def exception(self) -> IcestreamError | None:
-        await _settled(self._batches)
-        return self._receipt.exception()
-
-    def done(self) -> bool:
-        return self._receipt.done()
-
-    def __await__(self) -> Generator[Any, Any, int]:
-        return self.result().__await__()
 
 
 class Producer:

@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from datetime import datetime
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,15 +22,17 @@ from icestream.client.consumer import Consumer
 from icestream.client.feed import Feed
 from icestream.client.outbox import Outbox
 from icestream.client.pipeline import PipelineCalls
+from icestream.client.positions import Start, position_of
 from icestream.client.producer import Producer
 from icestream.client.publisher import Publisher
+from icestream.client.subscription import Subscription
+from icestream.client.subscription_acks import Acks
+from icestream.client.subscription_admin import SubscriptionAdmin, subscription_fields
+from icestream.client.subscription_feed import SubscriptionFeed
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.model.schema_text import decode_schema, encode_schema
-
-Start = str | int | datetime | dict[str, int] | StartPosition
-"""`"earliest"`, `"latest"`, an offset, or the first message published at or after a time."""
 
 MAX_IN_FLIGHT = 8
 """Of one producer. The broker recognises the last 16 batches of a producer, so a repeat is always among them."""
@@ -41,7 +43,7 @@ _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
 
 
-class Client(Admin, PipelineCalls):
+class Client(Admin, SubscriptionAdmin, PipelineCalls):
     """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
@@ -61,6 +63,8 @@ class Client(Admin, PipelineCalls):
         self._publishers: dict[bytes, Publisher] = {}
         self._producers: set[Producer] = set()
         self._feeds: list[Feed] = []
+        self._subscriptions: set[Subscription] = set()
+        self._timeout_s = timeout
 
     @property
     def url(self) -> str:
@@ -146,11 +150,23 @@ class Client(Admin, PipelineCalls):
 
     # ---- reading
 
-    def read(self, topic: str | TopicName, start: Start = "earliest", end: int | None = None) -> pa.Table:
-        """The messages from `start` to before `end`, which is by default the end of what is durable now."""
-        ticket = {"topic": str(TopicName.parse(topic)), "start": _position(start).to_json()}
-        if end is not None:
-            ticket["end"] = end
+    def read(
+        self,
+        topic: str | TopicName,
+        start: Start = "earliest",
+        end: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> pa.Table:
+        """The messages from `start` to before `end`, which is by default the end of what is durable now.
+
+        They come from wherever they are: the broker's memory, its log, the table. The broker leaves out other columns
+        than `columns`, and messages that do not meet `where`, an SQL condition such as `key = 'a' and offset > 10`.
+        """
+        ticket: dict[str, Any] = {"topic": str(TopicName.parse(topic)), "start": position_of(start).to_json()}
+        chosen = {"end": end, "columns": None if columns is None else list(columns), "filter": where}
+        ticket |= {name: value for name, value in chosen.items() if value is not None}
         try:
             return self._connection.get(ticket).read_all()
         except (fl.FlightError, pa.ArrowException) as error:
@@ -164,23 +180,81 @@ class Client(Admin, PipelineCalls):
         end: int | None = None,
         follow: bool = False,
         max_messages: int | None = None,
+        where: str | None = None,
     ) -> Consumer:
         """Read a topic as a stream, with no group and no memory of what was read.
+
+        `where`: an SQL condition on columns; the broker sends what meets it.
 
         With `follow` it waits for new messages, and a broker that goes away and comes back costs only time: reading
         goes on at the next offset, without gap or duplicate.
         """
         self._connection.check_open("consume")
-        position = _position(start)
+        position = position_of(start)
         text = str(TopicName.parse(topic))
         if follow and position.kind == "latest":
             # The end as it is now, as a number: asking a second time, after a lost connection, would leave a gap.
             position = StartPosition.offset(self.describe_topic(text).durable_end)
-        feed = Feed(self._connection, text, position, end=end, follow=follow, max_messages=max_messages)
+        feed = Feed(self._connection, text, position, end=end, follow=follow, max_messages=max_messages, where=where)
         with self._lock:
             self._feeds = [other for other in self._feeds if not other.ended]
             self._feeds.append(feed)
         return Consumer(feed)
+
+    def subscribe(
+        self,
+        topic: str | TopicName,
+        name: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the word for it
+        start: Start = "earliest",
+        filter: str | None = None,  # noqa: A002 - the word for it
+        ack_timeout: float | None = None,
+        nack_delay: float | None = None,
+        max_redeliveries: int | None = None,
+        dead_letter_topic: str | TopicName | None = None,
+        consumer: str | None = None,
+        receiver_queue: int = 10_000,
+        max_bytes: int = 8 * _MIB,
+        create: bool = True,
+    ) -> Subscription:
+        """Consume from a subscription, which remembers what was acknowledged, and is made if there is none.
+
+        `type`: `exclusive` (the default of a new one), `shared`, `failover` or `key-shared`. `start`: where a new one
+        begins. `filter`: an SQL condition on columns, such as `attributes['source'] = 'web'`. `ack_timeout` seconds
+        after which a message that was not acknowledged is delivered again; `nack_delay` seconds after a `nack` (1).
+        `max_redeliveries`: a message that failed more often goes to `dead_letter_topic`. What is not given stays as
+        it is; options of a subscription can be changed while nobody consumes from it.
+        `consumer`: a name for statistics. At most `receiver_queue` messages and `max_bytes` wait here to be taken.
+        A connection that breaks is made again, and what was not acknowledged is delivered again.
+        """
+        if min(receiver_queue, max_bytes) < 1:
+            raise InvalidRequestError("receiver_queue and max_bytes are 1 or more", operation="subscribe")
+        request = subscription_fields(
+            topic,
+            name,
+            start,
+            type=type,
+            filter=filter,
+            ack_timeout=ack_timeout,
+            nack_delay=nack_delay,
+            max_redeliveries=max_redeliveries,
+            dead_letter_topic=dead_letter_topic,
+        )
+        request |= {"consumer": consumer or _unique_name(), "instance": secrets.token_hex(16), "create": create}
+        request |= {"max_messages": receiver_queue, "max_bytes": max_bytes}
+        self._connection.check_open("subscribe")
+        acks = Acks()
+        feed = SubscriptionFeed(self._connection, request, acks)
+        try:
+            feed.wait_subscribed(self._timeout_s)
+        except BaseException:
+            feed.close()
+            acks.close()
+            raise
+        subscription = Subscription(feed, acks, on_close=self._subscriptions.discard)
+        self._subscriptions.add(subscription)
+        return subscription
 
     # ---- the end
 
@@ -199,6 +273,8 @@ class Client(Admin, PipelineCalls):
         for producer in producers:
             with contextlib.suppress(IcestreamError):
                 producer.close(timeout=0)
+        for subscription in list(self._subscriptions):
+            subscription.close(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self._connection.close()
             publishers, self._publishers = list(self._publishers.values()), {}
@@ -219,13 +295,3 @@ class Client(Admin, PipelineCalls):
 
 def _unique_name() -> str:
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(6)}"
-
-
-def _position(start: Any) -> StartPosition:
-    if isinstance(start, StartPosition):
-        return start
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise InvalidRequestError("a start time needs a time zone", operation="start position")
-        return StartPosition.timestamp(round(start.timestamp() * 1_000_000))
-    return StartPosition.from_json(start)

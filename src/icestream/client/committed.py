@@ -18,12 +18,19 @@ class CommittedSnapshot(NamedTuple):
     """All messages below it are in the snapshot."""
 
 
-def wait_committed(connection: Connection, topic: str, offset: int, timeout: float | None) -> CommittedSnapshot:
-    """Ask the broker until it says so. A broker that is away meanwhile is asked again when it is back."""
+def wait_committed(
+    connection: Connection, topic: str, offset: int, timeout: float | None, *, hurry: bool = True
+) -> CommittedSnapshot:
+    """Ask the broker until it says so. A broker that is away meanwhile is asked again when it is back.
+
+    In a hurry the pipeline is told not to let the message wait for others to be written with it.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         left = _ASK_SECONDS if deadline is None else min(_ASK_SECONDS, deadline - time.monotonic())
         fields = {"topic": topic, "offset": offset, "wait_ms": max(0, int(left * 1000))}
+        if not hurry:
+            fields["hurry"] = False
         try:
             answer = connection.action("wait_committed", fields)
         except UnavailableError:

@@ -78,6 +78,15 @@ class Connection:
             raise self.typed(error, "publish") from error
         return writer, reader
 
+    def exchange(self, path: str) -> tuple[Any, Any]:
+        """A stream that goes both ways: its writer and its reader. Errors of the broker show when it is read from."""
+        self.check_open(path)
+        try:
+            writer, reader = self._client.do_exchange(fl.FlightDescriptor.for_path(path), self._stream)
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self.typed(error, path) from error
+        return writer, reader
+
     def typed(self, error: Exception, operation: str) -> IcestreamError:
         """The broker's own error where the call carries one, else what the transport's error means."""
         fields = _error_fields(error)

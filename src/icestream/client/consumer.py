@@ -11,14 +11,22 @@ from icestream.model.errors import InvalidRequestError
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import STREAM_SCHEMA
 
+_NAMES = (STREAM_SCHEMA.names, [*STREAM_SCHEMA.names, "redelivery_count"])
+"""Of the columns that a reader gets, and a subscription."""
 
-def messages(batch: pa.RecordBatch) -> Iterator[Message]:
-    if batch.schema.names != STREAM_SCHEMA.names:
+
+def check_messages(batch: pa.RecordBatch) -> None:
+    """Raise unless the batch's rows are messages."""
+    if batch.schema.names not in _NAMES:
         raise InvalidRequestError(
             "the topic has its own schema, so its rows are no messages",
             operation="consume",
-            remedy="iterate over .batches() instead",
+            remedy="take batches instead: .batches(), .receive_batch()",
         )
+
+
+def messages(batch: pa.RecordBatch) -> Iterator[Message]:
+    check_messages(batch)
     return messages_of(batch)
 
 

@@ -35,12 +35,14 @@ class Feed:
         end: int | None,
         follow: bool,
         max_messages: int | None,
+        where: str | None = None,
     ) -> None:
         self._connection = connection
         self._topic = topic
         self._start = start
         self._end = end
         self._follow = follow
+        self._where = where
         self._remaining = max_messages
         self._next_offset = start.value if start.kind == "offset" else None
         self._lock = threading.Lock()
@@ -150,8 +152,7 @@ class Feed:
                     chunk = reader.read_chunk()
                 except StopIteration:
                     return
-                self._pass_over_lost(chunk.app_metadata)
-                batch = self._following(chunk.data)
+                batch = self._received(chunk.data, chunk.app_metadata)
                 if batch.num_rows:
                     yield batch
         except (fl.FlightError, pa.ArrowException) as error:
@@ -159,16 +160,27 @@ class Feed:
 
     def _ticket(self) -> dict[str, Any]:
         start = self._start.to_json() if self._next_offset is None else self._next_offset
-        ticket = {"topic": self._topic, "start": start, "end": self._end, "max_messages": self._remaining}
+        ticket = {
+            "topic": self._topic,
+            "start": start,
+            "end": self._end,
+            "max_messages": self._remaining,
+            "filter": self._where,
+        }
         if self._follow:
             ticket["follow"] = True
         return {key: value for key, value in ticket.items() if value is not None}
 
-    def _pass_over_lost(self, metadata: pa.Buffer | None) -> None:
+    def _received(self, batch: pa.RecordBatch, metadata: pa.Buffer | None) -> pa.RecordBatch:
+        fields = json.loads(metadata.to_pybytes()) if metadata is not None else {}
+        if "next_offset" in fields:  # filtered: messages are missing on purpose
+            self._next_offset = int(fields["next_offset"])
+            return self._counted(batch)
+        self._pass_over_lost(int(fields.get("lost", 0)))
+        return self._following(batch)
+
+    def _pass_over_lost(self, lost: int) -> None:
         """Messages that a repair of the log gave up are missing for good: say so, and go on behind them."""
-        if metadata is None:
-            return
-        lost = json.loads(metadata.to_pybytes()).get("lost", 0)
         if lost and self._next_offset is not None:
             end = self._next_offset + lost
             _log.warning("%s: offsets %d to %d were lost and given up", self._topic, self._next_offset, end - 1)
@@ -186,9 +198,12 @@ class Feed:
             )
         if batch.num_rows:
             self._next_offset = batch.column(0)[-1].as_py() + 1
-            if self._remaining is not None:
-                batch = batch.slice(0, self._remaining)
-                self._remaining -= batch.num_rows
+        return self._counted(batch)
+
+    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._remaining is not None:
+            batch = batch.slice(0, self._remaining)
+            self._remaining -= batch.num_rows
         return batch
 
     def _put(self, batch: pa.RecordBatch) -> None:

@@ -116,6 +116,11 @@ class Outbox:
             return False
         return bool(self.queue) or (not self.linger_s and not self.sent and self.open is not None)
 
+    @property
+    def following(self) -> PendingBatch | None:
+        """What `take` would give if it gave something."""
+        return self.queue[0] if self.queue else self.open
+
     def take(self, now: float) -> PendingBatch | None:
         """The next batch to write, which is in flight from now on.
 
@@ -137,6 +142,10 @@ class Outbox:
     def metadata(self, batch: PendingBatch, batch_id: int, *, seen: int, more: bool) -> bytes:
         tail = ',"more":true}' if more else "}"
         return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id},"seen":{seen}{tail}'.encode()
+
+    def part(self, batch: PendingBatch, batch_id: int) -> dict[str, Any]:
+        """The same for a batch that goes together with other producers'."""
+        return {"producer": self.name, "sequence": batch.sequence, "count": batch.count, "id": batch_id}
 
     def _head(self) -> str:
         fields = {"topic": self.topic, "producer": self.name}

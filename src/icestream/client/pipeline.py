@@ -25,6 +25,8 @@ class TopicBacklog:
     start_offset: int
     durable_end: int
     nbytes: int
+    awaited_end: int = 0
+    """Somebody waits until the messages below it are in the table; 0 if nobody does."""
     error: str | None = None
     """Why the log cannot be read, if it cannot."""
 
@@ -40,6 +42,7 @@ class TopicBacklog:
             start_offset=fields["start_offset"],
             durable_end=fields["durable_end"],
             nbytes=fields["bytes"],
+            awaited_end=fields.get("awaited_end", 0),
             error=fields["error"],
         )
 

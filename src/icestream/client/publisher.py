@@ -1,15 +1,17 @@
 """All producers of a client that share an Arrow schema, on one stream.
 
 Any thread may write, one at a time: the thread that sends a lone message writes it itself, so it pays for no hand-over;
-what cannot go at once is left to the sender thread, which is woken by acknowledgements, timers and reconnects. There
+what cannot go at once is left to the sender thread, which is woken by acknowledgements, timers and reconnects, and
+writes what several producers of a topic have by then as one. There
 are two threads, however many producers there are. One lock guards all state and is never held during input or output.
 """
 
 import itertools
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +20,16 @@ import pyarrow.flight as fl
 from icestream.client.backoff import Backoff
 from icestream.client.connection import Connection
 from icestream.client.outbox import Outbox
-from icestream.client.pending import PendingBatch
+from icestream.client.pending import PendingBatch, joined
 from icestream.client.publish_stream import PublishStream
 from icestream.client.timers import Timers
 from icestream.model.errors import ClosedError, IcestreamError, UnavailableError, error_from_dict
 
 _CHECK_INTERVAL_S = 1.0
 _JOIN_TIMEOUT_S = 2.0
+_TOGETHER_BATCHES = 128
+_TOGETHER_BYTES = 256 * 1024
+"""Most that several producers' batches may have to be written as one."""
 
 Afterwards = list[Callable[[], None]]
 """What is to be called once the lock is let go: it may run other people's code."""
@@ -116,21 +121,51 @@ class Publisher:
             stream = self._stream
             # If the stream broke since the lock was let go, the batch went back to the queue.
             if stream is not None and batch in outbox.sent:
-                batch_id = next(self._ids)
                 more = bool(self._in_flight or self._ready or outbox.queue or outbox.open)
-                self._in_flight[batch_id] = batch
-                metadata = outbox.metadata(batch, batch_id, seen=stream.answers, more=more)
+                metadata = outbox.metadata(batch, self._number(batch), seen=stream.answers, more=more)
             else:
                 stream = None
+        self._write(stream, record, metadata if stream is not None else b"")
+        self._written((outbox,))
+
+    def _write_together(self, batches: list[PendingBatch]) -> None:
+        """Write what several producers have for one topic as one batch: it is committed and answered as one."""
+        with self.lock:
+            stream = self._stream
+            batches = [batch for batch in batches if batch in batch.owner.sent]
+            if stream is not None and batches:
+                first: Outbox = batches[0].owner
+                record = joined(batches)
+                parts = [batch.owner.part(batch, self._number(batch)) for batch in batches]
+                request: dict[str, Any] = {"topic": first.topic, "parts": parts, "seen": stream.answers}
+                if first.ack is not None:
+                    request["ack"] = first.ack
+                if len(self._in_flight) > len(batches) or self._ready:
+                    request["more"] = True
+            else:
+                stream = None
+        self._write(stream, record if stream else None, json.dumps(request).encode() if stream else b"")
+        self._written([batch.owner for batch in batches])
+
+    def _number(self, batch: PendingBatch) -> int:
+        batch_id = next(self._ids)
+        self._in_flight[batch_id] = batch
+        return batch_id
+
+    def _write(self, stream: PublishStream | None, record: pa.RecordBatch | None, metadata: bytes) -> None:
         if stream is not None:
             try:
                 stream.write(record, metadata)
             except (fl.FlightError, pa.ArrowException):
                 stream.finish()
+
+    def _written(self, outboxes: Iterable[Outbox]) -> None:
         with self.lock:
             self._writing = False
-            if outbox.sendable(time.monotonic()):
-                self.schedule(outbox)
+            now = time.monotonic()
+            for outbox in outboxes:
+                if outbox.sendable(now):
+                    self.schedule(outbox)
             if self._ready:
                 self._notify()
 
@@ -147,15 +182,42 @@ class Publisher:
                         self.schedule(outbox)
                     afterwards = self._give_up_stalled(now)
                     connect = self._stream is None and self._want_stream and now >= self._connect_at
-                    batch = self._next_batch(now)
-                    if connect or batch or afterwards:
+                    batches = self._next_batches(now)
+                    if connect or batches or afterwards:
                         break
                     self._sleep(now)
             _call(afterwards)
             if connect:
                 self._connect()
-            if batch is not None:
-                self.write(batch)
+            if len(batches) == 1:
+                self.write(batches[0])
+            elif batches:
+                self._write_together(batches)
+
+    def _next_batches(self, now: float) -> list[PendingBatch]:
+        """The next producer's batch, and small ones of those in turn behind it that publish to the same topic."""
+        first = self._next_batch(now)
+        if first is None:
+            return []
+        batches, room = [first], _TOGETHER_BYTES - first.nbytes
+        while self._ready and first.record is None and len(batches) < _TOGETHER_BATCHES:
+            outbox = self._ready[0]
+            following = outbox.following
+            if (
+                following is None
+                or following.record is not None
+                or following.nbytes > room
+                or (outbox.topic, outbox.ack) != (first.owner.topic, first.owner.ack)
+                or not outbox.sendable(now)
+            ):
+                break
+            self._ready.popleft()
+            outbox.scheduled = False
+            taken = outbox.take(now)
+            assert taken is following
+            batches.append(taken)
+            room -= taken.nbytes
+        return batches
 
     def _next_batch(self, now: float) -> PendingBatch | None:
         """Of the next producer in turn that can send: each writes one batch, then it is another one's turn."""
@@ -258,22 +320,25 @@ class Publisher:
     def _on_answer(self, answer: dict[str, Any]) -> None:
         now = time.monotonic()
         with self.lock:
-            batch = self._in_flight.pop(answer["id"], None)
-            if batch is None:
-                return
-            outbox: Outbox = batch.owner
-            if "error" in answer:
-                done = outbox.refused(batch, error_from_dict(answer["error"]), now)
-            else:
-                self._backoff.reset()
-                done = outbox.stored(batch, answer["base_offset"], answer["publish_time_us"], now)
-            if outbox.held:  # it was refused once more, and its time is over
-                self._check_at = now
-                self._notify()
-            elif outbox.sendable(now) or outbox.not_before > now:
-                self.schedule(outbox)
-            afterwards = self._finished(outbox, done)
+            afterwards = [call for each in answer.get("answers", (answer,)) for call in self._take_answer(each, now)]
         _call(afterwards)
+
+    def _take_answer(self, answer: dict[str, Any], now: float) -> Afterwards:
+        batch = self._in_flight.pop(answer["id"], None)
+        if batch is None:
+            return []
+        outbox: Outbox = batch.owner
+        if "error" in answer:
+            done = outbox.refused(batch, error_from_dict(answer["error"]), now)
+        else:
+            self._backoff.reset()
+            done = outbox.stored(batch, answer["base_offset"], answer["publish_time_us"], now)
+        if outbox.held:  # it was refused once more, and its time is over
+            self._check_at = now
+            self._notify()
+        elif outbox.sendable(now) or outbox.not_before > now:
+            self.schedule(outbox)
+        return self._finished(outbox, done)
 
     def _finished(self, outbox: Outbox, done: list[PendingBatch]) -> Afterwards:
         afterwards: Afterwards = [batch.announce for batch in done]

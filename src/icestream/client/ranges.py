@@ -13,6 +13,7 @@ import pyarrow.flight as fl
 
 from icestream.client.connection import Connection
 from icestream.model.errors import DamagedError, TopicNotFoundError
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import slice_from
 
 
@@ -27,6 +28,7 @@ class RangeReader:
         self.next_offset = start
         self.lost = 0
         """Messages of the range that a repair of the log gave up; they are in no batch."""
+        self.lost_ranges = NOTHING_LOST
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The range as batches. Raises unless every offset came, or was announced as lost."""
@@ -60,8 +62,7 @@ class RangeReader:
 
     def _following(self, batch: pa.RecordBatch, lost: int) -> pa.RecordBatch:
         if batch.num_rows == 0:
-            self.lost += lost
-            self.next_offset += lost
+            self._pass_over(lost)
             return batch
         first = batch.column(0)[0].as_py()
         if first < self.next_offset:
@@ -80,9 +81,15 @@ class RangeReader:
                 operation="read",
                 place=self._topic,
             )
-        self.lost += lost
+        self._pass_over(lost)
         self.next_offset = first + count
         return batch
+
+    def _pass_over(self, lost: int) -> None:
+        if lost:
+            self.lost += lost
+            self.lost_ranges |= LostRanges.of([(self.next_offset, self.next_offset + lost)])
+            self.next_offset += lost
 
     def _check_stream(self) -> None:
         """A topic that was deleted and made again has the same offsets and other messages; its stream id tells.

@@ -11,6 +11,8 @@ from icestream.model.schema_text import encode_schema
 from icestream.server.pipeline_actions import PipelineActions
 from icestream.server.pipeline_figures import PipelineFigures
 from icestream.server.requests import parse_object, take
+from icestream.server.subscription_actions import SubscriptionActions
+from icestream.server.subscription_figures import all_figures
 from icestream.storage import IcebergStorage
 from icestream.storage.record import CHANGEABLE, topic_schema
 
@@ -44,7 +46,7 @@ class Actions:
                 self._delete_topic, topic | {"keep_table"}, "Delete a topic, its messages and its table"
             ),
             "wait_committed": _Action(
-                self._wait_committed, topic | {"offset", "wait_ms"}, "Wait until a message is in the table"
+                self._wait_committed, topic | {"offset", "wait_ms", "hurry"}, "Wait until a message is in the table"
             ),
             "open_producer": _Action(
                 self._open_producer, frozenset({"topic", "producer", "schema"}), "Where a producer goes on"
@@ -52,6 +54,7 @@ class Actions:
             "stats": _Action(self._stats, topic, "Figures of topics and broker"),
             "ping": _Action(self._ping, frozenset(), "The broker's version"),
             **{name: _Action(*handler) for name, handler in self.pipeline.handlers().items()},
+            **{name: _Action(*handler) for name, handler in SubscriptionActions(storage).handlers().items()},
         }
 
     def descriptions(self) -> list[tuple[str, str]]:
@@ -98,8 +101,9 @@ class Actions:
         topic = self._storage.topic(_topic_name(fields))
         offset = take(fields, "offset", int, operation=operation, required=True)
         wait_ms = take(fields, "wait_ms", int, operation=operation, default=0)
+        hurry = take(fields, "hurry", bool, operation=operation, default=True)
         seconds = min(max(0, wait_ms) / 1000, _MAX_WAIT_SECONDS)
-        committed = self._storage.table_watch.wait(topic, offset + 1, seconds)
+        committed = self._storage.table_watch.wait(topic, offset + 1, seconds, hurry=hurry)
         if committed is None:
             return {"committed": False, "committed_offset": topic.committed.offset}
         return {"committed": True, "committed_offset": committed.offset, "snapshot_id": committed.snapshot_id}
@@ -120,8 +124,10 @@ class Actions:
 
     def _stats(self, fields: Fields) -> Fields:
         storage = self._storage
+        topic = _topic_name(fields) if fields.get("topic") else None
         return {
             "topics": [asdict(stats) for stats in storage.stats(take(fields, "topic", str, operation="stats"))],
+            "subscriptions": all_figures(storage, topic),
             "broker": {
                 "version": self._version,
                 "topics": len(storage.topics),
@@ -129,7 +135,7 @@ class Actions:
                 "open_files": storage.files.open_count,
                 "in_flight_bytes": storage.budget.used_bytes,
             },
-            "pipeline": self.pipeline.stats(_topic_name(fields) if fields.get("topic") else None),
+            "pipeline": self.pipeline.stats(topic),
         }
 
     def _ping(self, _: Fields) -> Fields:

@@ -3,7 +3,7 @@
 Every answer carries a mark. A question that brings the mark back is answered with the topics that have moved since;
 with a time to wait it is answered when the first one moves. A mark of another broker process is answered with all
 topics, so nobody has to know that a broker was restarted. A listener on each open log takes the note; a poll of a
-thousand idle topics looks at none of their logs.
+thousand idle topics looks at none of their logs. That somebody waits for a topic's table counts as a move too.
 
 Logs that were not used since the start are opened here, a few at a time: what they hold may never have reached a table.
 """
@@ -52,6 +52,7 @@ class Backlog:
         self._number = 0
         self._waiting = 0
         self._watched: dict[TopicName, _Watched] = {}
+        storage.table_watch.listeners.add(self._note_awaited)
 
     def ask(self, pattern: str = "*", *, mark: str | None = None, wait_seconds: float = 0.0) -> dict[str, Any]:
         """The topics that match and have moved since `mark`; all that match when the mark is not from here.
@@ -66,7 +67,7 @@ class Backlog:
             if any(watched.log is not None and watched.log.state is LogState.CLOSED for watched in changed):
                 complete = self._scan(now=True)  # deleted since the last scan, and perhaps made again
                 number, changed = self._changed(since)
-            entries = [_entry(watched) for watched in changed if fnmatchcase(str(watched.topic.name), pattern)]
+            entries = [self._entry(watched) for watched in changed if fnmatchcase(str(watched.topic.name), pattern)]
             left = deadline - monotonic()
             if entries or left <= 0 or not complete:
                 return {"mark": f"{self._life}-{number}", "complete": complete, "topics": entries}
@@ -149,18 +150,24 @@ class Backlog:
             if self._waiting:
                 self._moved.notify_all()
 
+    def _note_awaited(self, topic: Topic) -> None:
+        """Somebody waits for the topic's table; one that is not watched yet is found by the next scan."""
+        watched = self._watched.get(topic.name)
+        if watched is not None and watched.topic is topic:
+            self._note(watched)
 
-def _entry(watched: _Watched) -> dict[str, Any]:
-    record, log = watched.record, watched.log
-    return {
-        "topic": record.topic,
-        "stream_id": record.stream_id,
-        "epoch": record.epoch,
-        "schema": record.schema,
-        "partition_by": list(record.partition_by),
-        "sort_by": list(record.sort_by),
-        "start_offset": log.start_offset if log is not None else 0,
-        "durable_end": log.durable_end if log is not None else 0,
-        "bytes": log.nbytes if log is not None else 0,
-        "error": None if watched.error is None else str(watched.error),
-    }
+    def _entry(self, watched: _Watched) -> dict[str, Any]:
+        record, log = watched.record, watched.log
+        return {
+            "topic": record.topic,
+            "stream_id": record.stream_id,
+            "epoch": record.epoch,
+            "schema": record.schema,
+            "partition_by": list(record.partition_by),
+            "sort_by": list(record.sort_by),
+            "start_offset": log.start_offset if log is not None else 0,
+            "durable_end": log.durable_end if log is not None else 0,
+            "bytes": log.nbytes if log is not None else 0,
+            "awaited_end": self._storage.table_watch.awaited_end(watched.topic),
+            "error": None if watched.error is None else str(watched.error),
+        }

@@ -12,15 +12,14 @@ from pyarrow import flight
 
 from icestream.client.polling import SERVER, poll_directly
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, OverloadedError, UnavailableError
-from icestream.model.offsets import StartPosition
 from icestream.server.actions import Actions
 from icestream.server.flight_errors import flight_errors
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.publish_stream import PublishStream
-from icestream.server.requests import parse_object, take
-from icestream.storage import IcebergStorage, Topic, TopicReader
+from icestream.server.read_stream import ReadStream
+from icestream.server.subscribe_stream import SubscribeStreams
+from icestream.storage import IcebergStorage, Topic
 
-_TICKET_FIELDS = frozenset({"topic", "start", "end", "follow", "max_messages"})
 _DOOR = "flight"
 
 
@@ -33,6 +32,7 @@ class FlightDoor(flight.FlightServerBase):
         self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
         self._stopping = threading.Event()
         self._actions = Actions(storage, version, metrics.pipeline)
+        self._subscribers = SubscribeStreams(storage, metrics)
         check_port(host, port)
         poll_directly(SERVER)
         super().__init__(f"grpc://{host}:{port}")
@@ -58,43 +58,24 @@ class FlightDoor(flight.FlightServerBase):
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with flight_errors("read"):
-            fields = parse_object(ticket.ticket, operation="read", allowed=_TICKET_FIELDS)
-            topic = self._storage.topic(take(fields, "topic", str, operation="read", required=True))
-            reader = topic.reader(StartPosition.from_json(fields.get("start")))
-            follow = take(fields, "follow", bool, operation="read", default=False)
-            end = take(fields, "end", int, operation="read")
-            if end is None and not follow:
-                end = topic.log.durable_end
-            start = reader.offset
-            max_messages = take(fields, "max_messages", int, operation="read")
-            batches = topic.read(
-                reader,
-                end=end,
-                follow=follow,
-                max_messages=max_messages,
-                cancelled=lambda: self._stopping.is_set() or context.is_cancelled(),
+            stream = ReadStream(
+                self._storage, ticket.ticket, lambda: self._stopping.is_set() or bool(context.is_cancelled())
             )
-            if max_messages is not None:
-                end = start + max_messages if end is None else min(end, start + max_messages)
-            return flight.GeneratorStream(reader.schema, self._deliver(batches, reader, start, end))
+            return flight.GeneratorStream(stream.schema, self._deliver(stream))
 
-    def _deliver(
-        self, batches: Iterator[pa.RecordBatch], reader: TopicReader, expected: int, end: int | None
-    ) -> Iterator[Any]:
-        """Hand the batches over; one that comes after messages given up by a repair says how many these were.
-
-        Where the range ends with such messages an empty batch says so: a range that just ends early is an error.
-        """
+    def _deliver(self, stream: ReadStream) -> Iterator[Any]:
         with flight_errors("read"), self._stream():
-            for batch in batches:
-                lost = batch.column(0)[0].as_py() - expected
-                yield (batch, _loss(lost)) if lost else batch
-                expected += lost + batch.num_rows
-                self._metrics.delivered(batch.num_rows, batch.get_total_buffer_size())
+            yield from stream.chunks(self._metrics)
             if self._stopping.is_set():
                 raise UnavailableError("the broker is stopping", operation="read", remedy="connect again")
-            if end is not None and (lost := min(end, reader.offset) - expected) > 0:
-                yield pa.RecordBatch.from_pylist([], reader.schema), _loss(lost)
+
+    def do_exchange(
+        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+    ) -> None:
+        with flight_errors("subscribe"), self._stream():
+            if list(descriptor.path or []) != [b"subscribe"]:
+                raise InvalidRequestError('the descriptor\'s path must be ["subscribe"]', operation="subscribe")
+            self._subscribers.serve(reader, writer)
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[None]:
@@ -149,12 +130,9 @@ class FlightDoor(flight.FlightServerBase):
     # Stopping
 
     def end_streams(self) -> None:
-        """Have open reads end, and open publishes end at their next batch."""
+        """Have open reads and subscriptions end, and open publishes end at their next batch."""
         self._stopping.set()
-
-
-def _loss(messages: int) -> pa.Buffer:
-    return pa.py_buffer(json.dumps({"lost": messages}).encode())
+        self._subscribers.stop()
 
 
 def _chunks(reader: Any) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from icestream import __version__
 from icestream.server.metrics_pipeline import PipelineCollector, ProcessState
 from icestream.server.metrics_storage import StorageCollector
+from icestream.server.metrics_subscriptions import SubscriptionCollector
 from icestream.server.pipeline_figures import PipelineFigures
 from icestream.storage import IcebergStorage
 
@@ -100,6 +101,7 @@ class BrokerMetrics:
         registry.register(self._pipeline_collector)
         if storage is not None:
             registry.register(StorageCollector(storage))
+            registry.register(SubscriptionCollector(storage))
 
     def watch_pipeline(self, process: Callable[[], ProcessState]) -> None:
         """Show how the pipeline's process fares, too."""

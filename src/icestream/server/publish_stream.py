@@ -8,6 +8,8 @@ read passes them through a queue with a thread of its own; when too many wait th
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -17,7 +19,7 @@ import structlog
 from msgspec import Struct
 
 from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.storage import AckLevel, IcebergStorage
+from icestream.storage import AckLevel, IcebergStorage, Part
 from icestream.wal import Append
 
 _OPERATION = "publish"
@@ -39,6 +41,15 @@ class MetadataWriter(Protocol):
     def write(self, buffer: Any) -> None: ...
 
 
+class RequestPart(Struct, forbid_unknown_fields=True):
+    """What one producer sent of a batch that several share."""
+
+    count: int
+    id: int
+    producer: str = ""
+    sequence: int | None = None
+
+
 class PublishRequest(Struct, forbid_unknown_fields=True):
     """The application metadata of a batch."""
 
@@ -49,6 +60,7 @@ class PublishRequest(Struct, forbid_unknown_fields=True):
     more: bool = False
     id: int | None = None
     seen: int = 0
+    parts: list[RequestPart] | None = None
 
 
 class Confirmation(Struct, omit_defaults=True):
@@ -73,8 +85,11 @@ def parse_request(metadata: Any) -> PublishRequest:
             operation=_OPERATION,
             remedy=f"the application metadata is a JSON object of {', '.join(PublishRequest.__struct_fields__)}",
         ) from error
-    if request.producer and request.sequence is None:
-        raise InvalidRequestError("a named producer must number its batches: sequence is missing", operation=_OPERATION)
+    for sent in request.parts or (request,):
+        if sent.producer and sent.sequence is None:
+            raise InvalidRequestError(
+                "a named producer must number its batches: sequence is missing", operation=_OPERATION
+            )
     return request
 
 
@@ -95,7 +110,10 @@ class PublishStream:
             request = parse_request(metadata)
             self._seen = request.seen
             number = number if request.id is None else request.id
-            self._publish(request, number, batch)
+            if request.parts is None:
+                self._publish(request, number, batch)
+            else:
+                self._publish_parts(request, request.parts, batch)
         except IcestreamError as error:
             self._refuse(number, error)
 
@@ -112,7 +130,10 @@ class PublishStream:
 
         def answer(append: Append) -> None:
             if append.error is None:
-                self._confirm(number, append, count, started, topic.committed.snapshot_id if in_table else None)
+                snapshot_id = topic.committed.snapshot_id if in_table else None
+                self._answers.send(_confirmation(number, append, count, snapshot_id))
+                # Counted once the producer has its answer, which it waits for.
+                self._count(append, count, started)
             else:
                 self._refuse(number, append.error)
 
@@ -128,10 +149,38 @@ class PublishStream:
             inline=not request.more and level is not AckLevel.MEMORY,
         )
 
-    def _confirm(self, number: int, append: Append, count: int, started: float, snapshot_id: int | None) -> None:
-        answer = Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
-        self._answers.send(answer)
-        # Counted once the producer has its answer, which it waits for.
+    def _publish_parts(self, request: PublishRequest, parts: list[RequestPart], batch: pa.RecordBatch) -> None:
+        """What several producers sent together is committed together, and answered by one message."""
+        if not parts or min(part.count for part in parts) < 1 or sum(part.count for part in parts) != batch.num_rows:
+            raise InvalidRequestError(
+                f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION
+            )
+        started = perf_counter()
+        topic = self._storage.topic(request.topic, create=True)
+        level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
+        in_table = level is AckLevel.TABLE
+        if in_table:
+            self._answers.use_queue()
+        together = _Together(len(parts), self._answers.send)
+
+        def answer(part: RequestPart, append: Append) -> None:
+            if append.error is None:
+                snapshot_id = topic.committed.snapshot_id if in_table else None
+                together.add(_confirmation(part.id, append, part.count, snapshot_id))
+                self._count(append, part.count, started)
+            else:
+                self._metrics.refused(append.error.code)
+                together.add({"id": part.id, "error": append.error.to_dict()})
+
+        first = 0
+        shares: list[Part] = []
+        for part in parts:
+            rows = batch.slice(first, part.count)
+            shares.append(Part(rows, part.producer, part.sequence or 0, partial(answer, part)))
+            first += part.count
+        self._storage.publish_all(topic, shares, level=level, inline=not request.more)
+
+    def _count(self, append: Append, count: int, started: float) -> None:
         self._metrics.published(count, append.nbytes, perf_counter() - started)
         if append.duplicate:
             self._metrics.duplicate()
@@ -139,6 +188,28 @@ class PublishStream:
     def _refuse(self, number: int, error: IcestreamError) -> None:
         self._metrics.refused(error.code)
         self._answers.send({"id": number, "error": error.to_dict()})
+
+
+class _Together:
+    """Collects the answers to what came together, and sends them as one message."""
+
+    def __init__(self, count: int, send: Callable[[Any], None]) -> None:
+        self._lock = threading.Lock()
+        self._missing = count
+        self._send = send
+        self._answers: list[Any] = []
+
+    def add(self, answer: Any) -> None:
+        with self._lock:
+            self._answers.append(answer)
+            self._missing -= 1
+            if self._missing:
+                return
+        self._send({"answers": self._answers})
+
+
+def _confirmation(number: int, append: Append, count: int, snapshot_id: int | None) -> Confirmation:
+    return Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
 
 
 class Answers:

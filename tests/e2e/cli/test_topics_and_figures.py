@@ -34,6 +34,7 @@ def test_stats_count_what_was_published(icestream: Run, publish: Publish, topic:
     answer = json.loads(icestream("stats", topic, "--json").stdout)
     (figures,) = answer["topics"]
     assert (figures["topic"], figures["message_count"], figures["durable_end"]) == (topic, 1234, 1234)
+    assert answer["subscriptions"] == []
     text = icestream("stats").stdout.decode()
     assert topic in text
     assert "1,234" in text

@@ -40,6 +40,11 @@ ACTIONS = {
     "committed",
     "wait_committed",
     "pipeline_report",
+    "list_subscriptions",
+    "create_subscription",
+    "describe_subscription",
+    "seek_subscription",
+    "delete_subscription",
 }
 
 

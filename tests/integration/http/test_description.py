@@ -68,7 +68,7 @@ def test_the_document_is_complete_openapi(document: dict[str, Any]) -> None:
             assert entry["schema"]
         assert {"default"} < set(operation["responses"])
         assert all(answer["description"] for answer in operation["responses"].values())
-        assert ("requestBody" in operation) == (method in {"post", "patch"})
+        assert ("requestBody" in operation) == (method in {"post", "patch", "put"})
 
 
 def test_every_status_of_an_error_is_described_somewhere(document: dict[str, Any]) -> None:

@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 from tests.integration.http.conftest import running_door
 
 ERROR_FIELDS = {"code", "message", "operation", "place", "remedy", "retryable", "details"}
-PLACES = ("/api/v1/topics", "/api/v1/topics/a/b", "/api/v1/topics/a/b/messages", "/api/v1/stats", "/api/v1/doors", "/")
+SUBSCRIPTION = "/api/v1/topics/a/b/subscriptions/s"
+PLACES = (
+    *("/api/v1/topics", "/api/v1/topics/a/b", "/api/v1/topics/a/b/messages", "/api/v1/stats", "/api/v1/doors", "/"),
+    *("/api/v1/topics/a/b/subscriptions", SUBSCRIPTION, f"{SUBSCRIPTION}/ws", f"{SUBSCRIPTION}/consumers/x"),
+    *(f"{SUBSCRIPTION}/{action}" for action in ("seek", "receive", "ack", "nack")),
+)
 FIELDS = (
     *("topic", "ack", "schema", "retention_minutes", "retention_mb", "if_not_exists"),
     *("messages", "producer", "sequence", "payload", "payload_base64", "key", "key_base64", "attributes"),
+    *("type", "start", "filter", "ack_timeout_ms", "nack_delay_ms", "max_redeliveries", "dead_letter_topic"),
+    *("position", "consumer", "name", "max_messages", "max_bytes", "offsets", "ranges", "cumulative", "delay_ms"),
 )
 PARAMETERS = ("start", "max_messages", "max_bytes", "prefix", "limit", "after", "topic", "producer", "sequence", "ack")
 
@@ -86,7 +93,7 @@ def test_any_raw_query_is_answered(client: httpx.Client, raw: bytes, place: str)
     body=bodies,
     kind=st.sampled_from(["application/json", "application/vnd.apache.arrow.stream", "text/plain", "a;b"]),
     place=st.sampled_from(PLACES),
-    method=st.sampled_from(["POST", "PATCH"]),
+    method=st.sampled_from(["POST", "PATCH", "PUT"]),
 )
 def test_any_body_is_answered(client: httpx.Client, body: bytes, kind: str, place: str, method: str) -> None:
     check(client.request(method, place, content=body, headers={"Content-Type": kind}))
@@ -100,3 +107,6 @@ def test_any_json_is_answered_by_the_routes_that_take_json(client: httpx.Client,
     check(client.patch("/api/v1/topics/a/b", content=body, headers=headers))
     check(client.post("/api/v1/topics/a/b/messages", content=body, headers=headers))
     check(client.get("/api/v1/topics/a/b/messages"))
+    check(client.put(SUBSCRIPTION, content=body, headers=headers))
+    for action in ("seek", "receive", "ack", "nack"):
+        check(client.post(f"{SUBSCRIPTION}/{action}", content=body, headers=headers))

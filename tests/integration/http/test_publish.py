@@ -4,13 +4,16 @@ import base64
 import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.integration.http.conftest import OpenDoor, Running, error_of
+from tests.integration.http.conftest import PATIENCE_SECONDS, OpenDoor, Running, error_of
 
+from icestream.model.offsets import StartPosition
 from icestream.server.http.models import Receipt
+from icestream.table import Tables, TableSpec
 
 PATH = "/api/v1/topics/a/b/messages"
 
@@ -47,6 +50,24 @@ def test_a_repeated_sequence_is_recognised_and_a_hole_refused(http: Running) -> 
 def test_every_level_of_acknowledgement_is_taken(http: Running, ack: str) -> None:
     assert http.publish("a/b", "x", ack=ack)["base_offset"] == 0
     assert len(http.read("a/b", wait_ms=30_000)["messages"]) == 1
+
+
+def test_an_acknowledgement_of_the_table_names_its_snapshot(http: Running) -> None:
+    topic = http.storage.topics.create("a/b")
+    assert Receipt.model_validate(http.publish("a/b", "one")).snapshot_id is None
+    record = topic.record
+    with ThreadPoolExecutor(1) as threads:
+        publishing = threads.submit(http.publish, "a/b", "two", ack="table")
+        assert topic.log.wait_past(1, PATIENCE_SECONDS)
+        tables = Tables(http.storage.settings)
+        table = tables.open(TableSpec(topic.name, record.stream_id, record.epoch, topic.stream_schema))
+        batches = topic.read(topic.reader(StartPosition.from_json(0)), end=2)
+        files = table.writer().write(batches, max_memory_bytes=1 << 24)
+        snapshot_id = table.commit(files, start=0, end=2, epoch=record.epoch).snapshot_id
+        tables.close()
+        http.storage.table_watch.hint(topic.name)
+        receipt = Receipt.model_validate(publishing.result())
+    assert (receipt.base_offset, receipt.snapshot_id) == (1, snapshot_id)
 
 
 def test_a_missing_topic_is_made_only_where_that_is_allowed(open_door: OpenDoor) -> None:

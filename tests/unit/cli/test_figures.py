@@ -5,9 +5,9 @@ import pyarrow as pa
 from rich.console import Console
 
 from icestream.cli.content import PAYLOAD_BYTES, Tally, payload
-from icestream.cli.stats import broker_line, topic_table
+from icestream.cli.stats import broker_line, subscription_table, topic_table
 from icestream.cli.story import Check, Figures, quantile
-from icestream.cli.top import rates
+from icestream.cli.top import furthest_behind, rates
 
 
 def stats(**topics: tuple[int, int]) -> dict[str, Any]:
@@ -60,6 +60,34 @@ def test_the_table_of_topics_shows_every_figure() -> None:
     text = out.file.getvalue()
     assert all(part in text for part in ("events", "open", "1,234", "2.00 KiB", "75%", "617, 1.50 s"))
     assert broker_line(stats(a=(1, 1))["broker"]) == "broker 1: 1 topics, cache 0 B, in flight 0 B, 1 open files"
+
+
+def subscription(name: str, lag: int) -> dict[str, Any]:
+    return {
+        "topic": "shop/orders",
+        "subscription": name,
+        "type": "shared",
+        "consumers": [{}, {}],
+        "lag_messages": lag,
+        "lag_bytes": 2048,
+        "lag_seconds": 1.5,
+        "unacknowledged": 12,
+        "redeliveries": 3456,
+        "dead_letters": 7,
+    }
+
+
+def test_the_table_of_subscriptions_shows_their_lag() -> None:
+    out = Console(file=StringIO(), width=200)
+    out.print(subscription_table([subscription("billing", 1234)]))
+    assert isinstance(out.file, StringIO)
+    (row,) = (" ".join(line.split()) for line in out.file.getvalue().splitlines() if "billing" in line)
+    assert row == "shop/orders billing shared 2 1,234, 1.50 s 2.00 KiB 12 3,456 7"
+
+
+def test_top_shows_a_few_subscriptions_and_those_that_are_furthest_behind() -> None:
+    found = furthest_behind([subscription(f"s{lag}", lag) for lag in range(30)])
+    assert [entry["lag_messages"] for entry in found] == list(range(29, 19, -1))
 
 
 class TestDemo:

@@ -36,7 +36,7 @@ class TestStart:
     def test_may_be_a_name_an_offset_or_a_time(self, text: str, position: StartPosition) -> None:
         assert start(text) == position
 
-    @pytest.mark.parametrize("text", ["", "-1", "1.5", "now", "snapshot:1", "9" * 30, "2026-13-01"])
+    @pytest.mark.parametrize("text", ["", "-1", "1.5", "now", "snapshot:one", "tag:", "9" * 30, "2026-13-01"])
     def test_is_nothing_else(self, text: str) -> None:
         with pytest.raises(click.BadParameter, match="is none of: earliest, latest, an offset, a time"):
             start(text)

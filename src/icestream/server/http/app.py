@@ -9,9 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.server.http.consumers import Consumers
 from icestream.server.http.description import DescriptionApi
 from icestream.server.http.errors import (
     MethodNotAllowedError,
@@ -20,11 +21,15 @@ from icestream.server.http.errors import (
     shorten,
     unexpected_response,
 )
+from icestream.server.http.events import EventsApi
 from icestream.server.http.gate import Gate
 from icestream.server.http.messages import MessagesApi
 from icestream.server.http.operations import Handler, Operation
+from icestream.server.http.receiving import ReceivingApi
+from icestream.server.http.subscriptions import SubscriptionsApi
 from icestream.server.http.system import SystemApi
 from icestream.server.http.topics import TopicsApi
+from icestream.server.http.websocket import SocketApi
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 
@@ -39,21 +44,31 @@ def http_app(
 ) -> Starlette:
     """`app.state.closing` is an event that ends all waiting; `app.state.operations` is what the routes were made of."""
     closing = asyncio.Event()
+    max_requests = storage.settings.server.max_connections
+    consumers = Consumers(
+        max_consumers=max_requests, session_timeout_ms=storage.settings.subscriptions.session_timeout_ms
+    )
+    sockets = SocketApi(storage, metrics, consumers, closing)
     description = DescriptionApi(lambda: operations, version)
     operations = [
         *TopicsApi(storage).operations(),
         *MessagesApi(storage, metrics, closing).operations(),
+        *SubscriptionsApi(storage).operations(),
+        *ReceivingApi(storage, metrics, consumers, closing).operations(),
+        *EventsApi(storage, metrics, consumers, closing).operations(),
+        *sockets.operations(),
         *SystemApi(storage, metrics, version=version, ready=ready, doors=doors).operations(),
         *description.operations(),
     ]
-    max_requests = storage.settings.server.max_connections
+    routes: list[BaseRoute] = [*routes_of(operations), *sockets.routes()]
     app = Starlette(
-        routes=routes_of(operations),
+        routes=routes,
         middleware=[Middleware(Gate, metrics=metrics, max_requests=max_requests)],
         exception_handlers={HTTPException: _answer_http_exception},
     )
     app.router.redirect_slashes = False
     app.state.closing = closing
+    app.state.consumers = consumers
     app.state.max_connections = max_requests
     app.state.operations = operations
     return app

@@ -12,7 +12,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from icestream.model.errors import UnavailableError
-from icestream.server.http.connection import BoundedConnection
+from icestream.server.http.bodies import MAX_ADMIN_BYTES
+from icestream.server.http.connection import BoundedConnection, BoundedWebSocket
 
 _BACKLOG = 1024
 _TICKS_A_SECOND = 10  # uvicorn counts tenths, and does its regular work every tenth one
@@ -43,7 +44,9 @@ class HttpDoor:
         config = uvicorn.Config(
             self._app,
             http=BoundedConnection,
-            ws="none",
+            ws=BoundedWebSocket,
+            ws_max_size=MAX_ADMIN_BYTES,
+            ws_per_message_deflate=False,
             loop="asyncio",
             lifespan="off",
             log_config=None,

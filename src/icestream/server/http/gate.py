@@ -1,4 +1,4 @@
-"""Around every request: how many may be open at once, and headers that every answer has."""
+"""Around every request and WebSocket: how many may be open at once, and headers that every answer has."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -8,6 +8,8 @@ from icestream.server.http.errors import error_response
 from icestream.server.metrics import BrokerMetrics
 
 _DOOR = "http"
+_COUNTED = frozenset({"http", "websocket"})
+_ANSWERS = frozenset({"http.response.start", "websocket.http.response.start"})
 _ALWAYS_OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """What tells an overloaded broker from a dead one must not be refused with the rest."""
 
@@ -20,12 +22,12 @@ class Gate:
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in _COUNTED:
             await self._app(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] in _ANSWERS:
                 headers = MutableHeaders(scope=message)
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers.setdefault("Cache-Control", "no-store")

@@ -20,7 +20,7 @@ from icestream.server.http.new_messages import batch_of, check_producer_given
 from icestream.server.http.operations import ARROW_STREAM, JSON, Answer, Operation, parse_query, refuse_query
 from icestream.server.http.reading import Piece, parse_start, piece_as_json, read_piece
 from icestream.server.http.topics import TOPIC_PATH, topic_name
-from icestream.server.http.waiting import wait_past
+from icestream.server.http.waiting import ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import AckLevel, IcebergStorage, Topic
 from icestream.wal import Append
@@ -80,7 +80,7 @@ class MessagesApi:
     async def publish(self, request: Request) -> Response:
         started = perf_counter()
         try:
-            append, batch = await self._publish(request)
+            append, batch, snapshot_id = await self._publish(request)
         except IcestreamError as error:
             self._metrics.refused(error.code)
             raise
@@ -93,16 +93,18 @@ class MessagesApi:
                 "count": batch.num_rows,
                 "publish_time_us": append.publish_time_us,
                 "duplicate": append.duplicate,
+                "snapshot_id": snapshot_id,
             }
         )
 
-    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch]:
+    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch, int | None]:
+        """What was appended, and a snapshot that holds it where the acknowledgement is the table's."""
         name = topic_name(request)
         batch, options = await self._received(request)
         producer, sequence = check_producer_given(options.producer, options.sequence)
         answered = asyncio.get_running_loop().create_future()
 
-        def submit() -> None:
+        def submit() -> tuple[Topic, AckLevel]:
             """Check the batch and queue it."""
             # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
             topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
@@ -116,12 +118,13 @@ class MessagesApi:
                 answer=_answer_to(answered),
                 inline=False,
             )
+            return topic, level
 
-        await run_in_threadpool(submit)
+        topic, level = await run_in_threadpool(submit)
         append = await answered
         if append.error is not None:
             raise append.error
-        return append, batch
+        return append, batch, topic.committed.snapshot_id if level is AckLevel.TABLE else None
 
     async def _received(self, request: Request) -> tuple[pa.RecordBatch, Publish | PublishQuery]:
         operation = "publish"
@@ -142,22 +145,18 @@ class MessagesApi:
     async def read(self, request: Request) -> Response:
         query = parse_query(request, ReadQuery, operation="read")
         start, name = parse_start(query.start), topic_name(request)
-        as_arrow = _wants_arrow(request)
+        as_arrow = wants_arrow(request)
 
         def begin() -> tuple[Topic, int]:
             topic = self._storage.topic(name)
-            if not as_arrow and topic.record.schema is not None:
-                raise NotAcceptableError(
-                    "the topic has columns of its own, which have no JSON form here",
-                    operation="read",
-                    place=str(name),
-                    remedy=f"ask with Accept: {ARROW_STREAM}",
-                )
+            if not as_arrow:
+                check_topic_has_json(topic, operation="read")
             return topic, topic.start_offset_of(start)
 
         topic, offset = await run_in_threadpool(begin)
         if query.wait_ms:
-            await wait_past(topic.log, offset, query.wait_ms / 1000, request=request, closing=self._closing)
+            async with ends_of(request, self._closing) as ends:
+                await wait_past(topic.log, offset, query.wait_ms / 1000, ends=ends)
 
         def finish() -> Response:
             piece = read_piece(self._storage, topic, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
@@ -194,7 +193,17 @@ def _answer_to(answered: "asyncio.Future[Append]") -> Callable[[Append], None]:
     return answer
 
 
-def _wants_arrow(request: Request) -> bool:
+def check_topic_has_json(topic: Topic, *, operation: str) -> None:
+    if topic.record.schema is not None:
+        raise NotAcceptableError(
+            "the topic has columns of its own, which have no JSON form here",
+            operation=operation,
+            place=str(topic.name),
+            remedy=f"ask with Accept: {ARROW_STREAM}",
+        )
+
+
+def wants_arrow(request: Request) -> bool:
     """Whether `Accept` names Arrow; JSON is the answer to everything else."""
     accepted = request.headers.get("accept", "")
     return any(part.partition(";")[0].strip().lower() == ARROW_STREAM for part in accepted.split(","))

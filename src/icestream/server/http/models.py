@@ -51,8 +51,9 @@ class StatsQuery(TopicsQuery):
 class ReadQuery(Model):
     start: str = Field(
         default="earliest",
-        max_length=64,
-        description="`earliest`, `latest`, an offset, or an RFC 3339 time: the first message published at or after it.",
+        max_length=300,
+        description="`earliest`, `latest`, an offset, an RFC 3339 time (the first message published at or after it), "
+        "`snapshot:ID` or `tag:NAME` (the first message that this state of the table does not hold).",
     )
     max_messages: QueryInt = Field(default=500, ge=1, le=MAX_READ_MESSAGES, description="Most messages in the answer.")
     max_bytes: QueryInt = Field(
@@ -141,6 +142,9 @@ class Receipt(Model):
     count: int
     publish_time_us: int = Field(description="Microseconds since 1970 UTC.")
     duplicate: bool = Field(description="The batch had been stored before; the offsets are the original ones.")
+    snapshot_id: int | None = Field(
+        description="A snapshot of the topic's table that holds the messages; only with `ack` `table`."
+    )
 
 
 class ReadMessage(Model):
@@ -204,6 +208,32 @@ class TopicFigures(Model):
     error: str | None = Field(description="Why the log cannot be used, if it cannot.")
 
 
+class ConsumerFigures(Model):
+    name: str
+    connected_us: int = Field(description="Microseconds since 1970 UTC.")
+    unacknowledged: int
+    credit_messages: int = Field(description="How many more it can be sent.")
+    is_active: bool = Field(description="False of a failover subscription's consumers that stand by.")
+
+
+class SubscriptionFigures(Model):
+    topic: str
+    subscription: str
+    type: str
+    filter: str | None
+    floor_offset: int = Field(description="All messages below it are acknowledged.")
+    read_offset: int = Field(description="The next message to be read for it.")
+    durable_end: int = Field(description="The offset after the topic's last durable message.")
+    acknowledged_ranges: int = Field(description="Stretches of acknowledged messages above the floor.")
+    unacknowledged: int = Field(description="Messages that consumers have and did not acknowledge yet.")
+    redeliveries: int = Field(description="Messages that were sent again, since the subscription was made.")
+    dead_letters: int = Field(description="Messages that went to the dead-letter topic.")
+    lag_messages: int = Field(description="Messages that are not acknowledged.")
+    lag_bytes: int = Field(description="About their bytes.")
+    lag_seconds: float = Field(description="About the age of the oldest of them.")
+    consumers: list[ConsumerFigures]
+
+
 class BrokerFigures(Model):
     version: str
     topics: int
@@ -216,6 +246,7 @@ class BrokerFigures(Model):
 class Stats(Model):
     broker: BrokerFigures
     topics: list[TopicFigures] = Field(description="Of topics whose log is open.")
+    subscriptions: list[SubscriptionFigures] = Field(description="Of these topics.")
     next_after: str | None = Field(description="`after` of the next page; null on the last one.")
 
 

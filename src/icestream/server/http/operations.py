@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from icestream.model.errors import InvalidRequestError
@@ -42,7 +42,7 @@ class Operation:
     details: str = ""
 
 
-def parse_query(request: Request, model: type[Query], *, operation: str) -> Query:
+def parse_query(request: HTTPConnection, model: type[Query], *, operation: str) -> Query:
     """The query, if it has nothing but what the model knows, each once."""
     given: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():

@@ -3,7 +3,6 @@
 import base64
 import re
 from bisect import bisect_right
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,27 +14,23 @@ from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
 from icestream.wal import LogState
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OFFSET = re.compile(r"[0-9]{1,18}", re.ASCII)
+_OTHER = re.compile(r"(earliest|latest|[0-9]{1,18}|snapshot:[0-9]{1,19}|tag:\S+)$", re.ASCII)
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def parse_start(text: str) -> StartPosition:
-    if text == "earliest":
-        return StartPosition.earliest()
-    if text == "latest":
-        return StartPosition.latest()
-    if _OFFSET.fullmatch(text):
-        return StartPosition.offset(int(text))
-    if _RFC3339.fullmatch(text):
-        try:
-            return StartPosition.timestamp((datetime.fromisoformat(text.upper()) - _EPOCH) // timedelta(microseconds=1))
-        except (ValueError, OverflowError):
-            pass  # such as the 30th of February
+    """As on the command line, but a time has to say its zone."""
+    if _OTHER.match(text):
+        return StartPosition.parse(text)
+    try:
+        if _RFC3339.fullmatch(text):
+            return StartPosition.parse(text.upper())
+    except InvalidRequestError:
+        pass  # such as the 30th of February
     raise InvalidRequestError(
         f"start: {text!r} is not a start position",
         operation="read",
-        remedy="use earliest, latest, an offset or an RFC 3339 time, in which + is written %2B",
+        remedy="use earliest, latest, an offset, an RFC 3339 time, in which + is written %2B, snapshot:ID or tag:NAME",
     )
 
 
@@ -56,20 +51,20 @@ def read_piece(storage: IcebergStorage, topic: Topic, offset: int, *, max_messag
     found: list[pa.RecordBatch] = []
     try:
         while offset < end and room > 0:
-            batches = reader.read()
+            batches = reader.read(room)
             if not batches:
                 break
             for batch in batches:
                 part = _fitting(slice_from(batch, 0, end), room, at_least=0 if found else 1)
-                if not part.num_rows:
-                    room = 0
-                    break
-                found.append(part)
-                offset += part.num_rows
-                room -= part.nbytes
+                if part.num_rows:
+                    found.append(part)
+                    offset = part.column(0)[-1].as_py() + 1
+                    room -= part.nbytes
                 if part.num_rows < batch.num_rows:
                     room = 0
                     break
+            else:
+                offset = min(end, reader.offset)  # past messages that a repair gave up, too
     finally:
         reader.close()
     return Piece(topic.stream_schema, found, offset, topic.log.durable_end)
@@ -85,13 +80,13 @@ def _fitting(batch: pa.RecordBatch, max_bytes: int, *, at_least: int) -> pa.Reco
 
 def piece_as_json(piece: Piece) -> dict[str, Any]:
     return {
-        "messages": [_message_as_json(message) for batch in piece.batches for message in messages_of(batch)],
+        "messages": [message_as_json(message) for batch in piece.batches for message in messages_of(batch)],
         "next_offset": piece.next_offset,
         "durable_end": piece.durable_end,
     }
 
 
-def _message_as_json(message: Message) -> dict[str, Any]:
+def message_as_json(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "offset": message.offset,
         "publish_time": message.publish_time.isoformat(timespec="microseconds").replace("+00:00", "Z"),

@@ -14,6 +14,7 @@ from icestream.server.http.models import Doors, Health, Stats, StatsQuery
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
 from icestream.server.http.topics import page_of
 from icestream.server.metrics import BrokerMetrics
+from icestream.server.subscription_figures import all_figures
 from icestream.storage import IcebergStorage
 from icestream.storage.stats import topic_stats
 
@@ -119,6 +120,7 @@ class SystemApi:
                 "in_flight_bytes": storage.budget.used_bytes,
             },
             "topics": [asdict(topic_stats(topic)) for topic in topics],
+            "subscriptions": [figures for topic in topics for figures in all_figures(storage, topic.name)],
             "next_after": next_after,
         }
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from icestream.model.errors import TopicExistsError
@@ -20,7 +20,7 @@ TOPICS_PATH = "/api/v1/topics"
 TOPIC_PATH = f"{TOPICS_PATH}/{{namespace}}/{{name}}"
 
 
-def topic_name(request: Request) -> TopicName:
+def topic_name(request: HTTPConnection) -> TopicName:
     parts = request.path_params
     return TopicName(
         check_part(parts["namespace"], what="topic namespace"), check_part(parts["name"], what="topic name")

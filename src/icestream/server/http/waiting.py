@@ -2,14 +2,31 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
 from icestream.wal import Log, LogState
 
+Ends: TypeAlias = Sequence["asyncio.Future[Any]"]
+"""What ends all waiting once one of them is done."""
 
-async def wait_past(log: Log, offset: int, seconds: float, *, request: Request, closing: asyncio.Event) -> None:
-    """Return when the log is durable past an offset or closed, the time is up, the caller is gone, or the door closes.
+
+@contextlib.asynccontextmanager
+async def ends_of(request: Request, closing: asyncio.Event) -> AsyncIterator[Ends]:
+    """The caller hangs up (the first of them), or the door closes. The request's body must have been read."""
+    ends = [asyncio.create_task(_gone(request)), asyncio.create_task(_set(closing))]
+    try:
+        yield ends
+    finally:
+        for task in ends:
+            task.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def wait_past(log: Log, offset: int, seconds: float, *, ends: Ends) -> None:
+    """Return when the log is durable past an offset or closed, the time is up, or one of the ends is reached.
 
     The log wakes this from whichever thread commits; nothing is asked at intervals.
     """
@@ -20,25 +37,30 @@ async def wait_past(log: Log, offset: int, seconds: float, *, request: Request, 
             loop.call_soon_threadsafe(moved.set)
 
     log.listeners.add(wake)
-    others = [asyncio.create_task(_gone(request)), asyncio.create_task(closing.wait())]
     try:
         async with asyncio.timeout(seconds):
             while log.durable_end <= offset and log.state is not LogState.CLOSED:
-                moved.clear()
-                wakes = asyncio.create_task(moved.wait())
-                try:
-                    await asyncio.wait([wakes, *others], return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    wakes.cancel()
-                if any(task.done() for task in others):
+                await wait_for(moved, ends)
+                if any(end.done() for end in ends):
                     return
     except TimeoutError:
         pass
     finally:
         log.listeners.discard(wake)
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+
+
+async def wait_for(event: asyncio.Event, ends: Ends, seconds: float | None = None) -> None:
+    """Return when the event is set, which is then cleared, or one of the ends is reached, or the time is up."""
+    wakes = asyncio.create_task(_set(event))
+    try:
+        await asyncio.wait([wakes, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        wakes.cancel()
+    event.clear()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _gone(request: Request) -> None:

@@ -1,0 +1,19 @@
+"""Figures of subscriptions as JSON, for every door."""
+
+from dataclasses import asdict
+from typing import Any
+
+from icestream.model.errors import IcestreamError
+from icestream.model.names import TopicName
+from icestream.storage import IcebergStorage
+
+
+def all_figures(storage: IcebergStorage, topic: TopicName | None = None) -> list[dict[str, Any]]:
+    """Of all subscriptions, or of a topic's; one that was deleted a moment ago keeps nobody from the others'."""
+    found = []
+    for subscription in storage.subscriptions.find(topic):
+        try:
+            found.append(asdict(subscription.stats()))
+        except IcestreamError:
+            continue
+    return found
