@@ -28,9 +28,14 @@ ANY_POWER_CUT = f"{POWER_CUTS}::test_no_power_cut_loses_what_was_acknowledged_or
 EVERY_STATE = f"{POWER_CUTS}::test_every_state_after_a_power_cut_of_a_small_log_recovers"
 BIT_FLIPS = "tests/fault/wal/test_bit_flips.py"
 WRITE_FAULTS = "tests/fault/wal/test_write_faults.py"
+COMMITS = "tests/conformance/catalogs/test_commits.py"
 RACES = "tests/fault/pipeline/test_races.py"
 ZOMBIE = f"{RACES}::test_a_pipeline_that_wakes_between_its_write_and_its_commit_commits_nothing_again"
 MADE_AGAIN = "tests/fault/pipeline/test_topics_made_again.py"
+LOST_ANSWERS = "tests/fault/metadata/test_lost_answers.py"
+ETCD_WATCHES = "tests/fault/metadata/test_watches.py"
+HTTP_TESTS = "tests/integration/http"
+SUBSCRIPTIONS = "tests/unit/subscription"
 NO_TRACE = "tests/fault/pipeline/test_no_trace.py::test_a_pass_that_fails_leaves_no_trace_in_the_table"
 
 OWN_COMMIT = """\
@@ -253,9 +258,45 @@ MUTANTS = (
         "the check of a commit's first offset against the ledger",
         "src/icestream/table/topic_table.py",
         (("        if start != ledger.committed_offset:\n", "        if False:\n"),),
+        (f"{COMMITS}::test_a_range_that_does_not_begin_at_the_end_is_refused[sqlite-4]",),
+    ),
+    Mutant(
+        "same-snapshot",
+        "the requirement that nobody has committed since the table was loaded",
+        "src/icestream/table/commit.py",
+        (('        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": parent_id}),\n', ""),),
+        (f"{COMMITS}::test_of_two_with_the_same_state_one_commits[sqlite]",),
+    ),
+    Mutant(
+        "epoch-on-commit",
+        "the refusal of an epoch that is over",
+        "src/icestream/table/topic_table.py",
+        (("        if epoch < ledger.epoch:\n", "        if False:\n"),),
+        (f"{COMMITS}::test_the_epoch_never_goes_back[sqlite]",),
+    ),
+    Mutant(
+        "whole-range",
+        "the check that a commit's files hold every message of its range that is not lost",
+        "src/icestream/table/topic_table.py",
+        (("held > end - start or held + lost.messages < end - start:\n", "held > end - start:\n"),),
+        (f"{COMMITS}::test_a_message_that_is_neither_in_a_file_nor_lost_is_refused[sqlite]",),
+    ),
+    Mutant(
+        "ledger-and-snapshot",
+        "the comparison of a table's ledger with its newest snapshot",
+        "src/icestream/table/ledger.py",
+        (("        if said != str(ledger.committed_offset):\n", "        if False:\n"),),
         (
-            "tests/conformance/catalogs/test_commits.py::test_a_range_that_does_not_begin_at_the_end_is_refused[sqlite-4]",
+            "tests/unit/table/test_ledger.py::test_a_table_that_was_set_back_is_not_believed",
+            "tests/unit/table/test_ledger.py::test_a_ledger_that_somebody_moved_is_not_believed",
         ),
+    ),
+    Mutant(
+        "merge-order",
+        "the order of offsets where a table's files overlap",
+        "src/icestream/table/ordered.py",
+        ((".sort_by(self._request.columns.offset)", ""),),
+        ("tests/unit/table/test_ordered.py::test_offsets_count_up_in_any_layout",),
     ),
     Mutant(
         "library-retry",
@@ -301,6 +342,156 @@ MUTANTS = (
             ),
         ),
         (f"{NO_TRACE}[a_file_gets_lost]",),
+    ),
+    Mutant(
+        "etcd-lost-answer",
+        "finding out what became of a transaction whose answer was lost",
+        "src/icestream/metadata/etcd/tickets.py",
+        (("result = self._find_out(ticket, stamp, deadline, lost)", "result, _ = None, lost"),),
+        (f"{LOST_ANSWERS}::test_a_swap_whose_answer_is_lost_happened_once",),
+    ),
+    Mutant(
+        "etcd-ticket",
+        "the condition that a transaction's ticket is unused",
+        "src/icestream/metadata/etcd/tickets.py",
+        (("compare=[*conditions, ticket.unused()],", "compare=conditions,"),),
+        (f"{LOST_ANSWERS}::test_a_transaction_that_hangs_somewhere_cannot_happen_after_its_repetition",),
+    ),
+    Mutant(
+        "etcd-watch-resume",
+        "going on behind the last change after a watch lost its connection",
+        "src/icestream/metadata/etcd/watch.py",
+        (("start_revision=self._next_revision, progress_notify", "start_revision=0, progress_notify"),),
+        (f"{ETCD_WATCHES}::test_a_watch_whose_connection_breaks_again_and_again_loses_and_repeats_nothing",),
+    ),
+    Mutant(
+        "etcd-watch-bound",
+        "waiting for a watch's reader before the next message is taken off the stream",
+        "src/icestream/metadata/etcd/watch.py",
+        (("while self._arrived and self._error is None:", "while False:"),),
+        (f"{ETCD_WATCHES}::test_a_watch_that_nobody_reads_holds_little_and_holds_up_nobody",),
+    ),
+    Mutant(
+        "etcd-fragments",
+        "putting together a transaction that came in several messages",
+        "src/icestream/metadata/etcd/watch.py",
+        (("if self._incomplete and not answer.fragment:", "if self._incomplete:"),),
+        (f"{ETCD_WATCHES}::test_a_transaction_larger_than_a_message_of_the_stream_is_handed_out_whole",),
+    ),
+    Mutant(
+        "page-origin",
+        "the check of a web page's origin",
+        "src/icestream/server/http/origin.py",
+        (("    elif origin in allowed:\n", "    else:\n"),),
+        (
+            f"{HTTP_TESTS}/test_events.py::test_pages_of_other_origins_are_refused_unless_they_are_allowed",
+            f"{HTTP_TESTS}/test_websocket.py::test_pages_of_other_origins_are_refused",
+        ),
+    ),
+    Mutant(
+        "stalled-client",
+        "the end of connections that take nothing",
+        "src/icestream/server/http/connection.py",
+        (("            self._transport.abort()\n", "            pass\n"),),
+        (f"{HTTP_TESTS}/test_events.py::test_a_client_that_reads_nothing_is_cut_off_in_the_end",),
+    ),
+    Mutant(
+        "event-taken",
+        "acknowledging an event only if the connection took it",
+        "src/icestream/server/http/events.py",
+        (("                if listens:\n", "                if True:\n"),),
+        (f"{HTTP_TESTS}/test_events.py::test_what_a_client_that_hung_up_did_not_take_is_not_acknowledged",),
+    ),
+    Mutant(
+        "own-messages",
+        "the check that a consumer has what it acknowledges",
+        "src/icestream/subscription/window.py",
+        (("            held &= self._consumers(rows) == consumer\n", "            pass\n"),),
+        (f"{SUBSCRIPTIONS}/test_types.py::test_another_consumers_messages_cannot_be_acknowledged",),
+    ),
+    Mutant(
+        "slot-drain",
+        "waiting for a key's messages before it moves to another consumer",
+        "src/icestream/subscription/modes/key_shared.py",
+        (
+            (
+                "(self._owner != self._next) & ((self._held == 0) | (self._owner == _NOBODY))",
+                "self._owner != self._next",
+            ),
+        ),
+        (
+            (
+                f"{SUBSCRIPTIONS}/test_types.py::"
+                "test_a_slot_moves_to_a_new_consumer_only_when_its_messages_are_acknowledged"
+            ),
+        ),
+    ),
+    Mutant(
+        "vanished-consumer",
+        "handing on what a consumer had when it ends",
+        "src/icestream/subscription/subscription.py",
+        (
+            (
+                "            self.answers.take_back(cursor, cursor.window.held_by(session.number), failed=False)\n",
+                "            pass\n",
+            ),
+        ),
+        (
+            (
+                f"{SUBSCRIPTIONS}/test_types.py::"
+                "test_what_a_vanished_consumer_of_a_shared_subscription_had_goes_to_the_others"
+            ),
+        ),
+    ),
+    Mutant(
+        "stale-progress",
+        "the compare-and-swap of a subscription's progress",
+        "src/icestream/subscription/progress_writer.py",
+        (
+            (
+                "            [RevisionIs(write.subscription.key, write.subscription.revision) for write in writes],\n",
+                "            [],\n",
+            ),
+        ),
+        (
+            (
+                f"{SUBSCRIPTIONS}/test_progress.py::"
+                "test_a_broker_that_lost_a_subscription_cannot_overwrite_the_others_progress"
+            ),
+        ),
+    ),
+    Mutant(
+        "lost-answer",
+        "knowing one's own write of progress again",
+        "src/icestream/subscription/progress_writer.py",
+        (("entry.key).writer == self.writer:\n", "entry.key).writer is None:\n"),),
+        (f"{SUBSCRIPTIONS}/test_progress.py::test_a_write_whose_answer_was_lost_is_not_taken_for_another_brokers",),
+    ),
+    Mutant(
+        "acknowledged-ahead",
+        "passing over what was acknowledged before a restart",
+        "src/icestream/subscription/cursor.py",
+        (("            window.put_acknowledged(window.rows(expanded(done)))\n", "            pass\n"),),
+        (f"{SUBSCRIPTIONS}/test_progress.py::test_what_was_acknowledged_does_not_come_again_after_a_restart",),
+    ),
+    Mutant(
+        "unacknowledged-limit",
+        "the limit of unacknowledged messages",
+        "src/icestream/subscription/cursor.py",
+        (
+            (
+                "        return self.window.floor + self._limits.max_unacknowledged_messages\n",
+                "        return MAX_OFFSET\n",
+            ),
+        ),
+        (f"{SUBSCRIPTIONS}/test_dispatch.py::test_deliveries_stay_within_the_limit_of_unacknowledged_messages",),
+    ),
+    Mutant(
+        "buffer-limit",
+        "the limit of what a subscription reads ahead",
+        "src/icestream/subscription/cursor.py",
+        (("        while excess > 0 and len(self._pieces) > 1:\n", "        while False:\n"),),
+        (f"{SUBSCRIPTIONS}/test_dispatch.py::test_no_more_is_read_ahead_than_the_buffer_takes",),
     ),
 )
 

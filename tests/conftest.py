@@ -1,6 +1,9 @@
 """Fixtures for every test."""
 
+from hypothesis import settings
 from tests.servers import (
+    etcd_cluster,
+    etcd_server,
     glue_server,
     iceberg_jars,
     postgres_server,
@@ -9,4 +12,17 @@ from tests.servers import (
     spark_cluster,
 )
 
-__all__ = ["glue_server", "iceberg_jars", "postgres_server", "rest_catalog_server", "s3_server", "spark_cluster"]
+__all__ = [
+    "etcd_cluster",
+    "etcd_server",
+    "glue_server",
+    "iceberg_jars",
+    "postgres_server",
+    "rest_catalog_server",
+    "s3_server",
+    "spark_cluster",
+]
+
+# How long an example takes depends on the machine, and says nothing about the code.
+settings.register_profile("icestream", deadline=None)
+settings.load_profile("icestream")

@@ -9,7 +9,17 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from icestream.client import BatchReceipt, Client, Consumer, Message, Producer, Receipt, TopicDescription
+    from icestream.client import (
+        BatchReceipt,
+        Client,
+        Consumer,
+        Message,
+        Producer,
+        Receipt,
+        Subscription,
+        SubscriptionDescription,
+        TopicDescription,
+    )
     from icestream.model.errors import IcestreamError
     from icestream.model.offsets import StartPosition
 
@@ -24,6 +34,8 @@ _HOME = {
     "Producer": "icestream.client",
     "Receipt": "icestream.client",
     "StartPosition": "icestream.model.offsets",
+    "Subscription": "icestream.client",
+    "SubscriptionDescription": "icestream.client",
     "TopicDescription": "icestream.client",
 }
 
@@ -36,6 +48,8 @@ __all__ = [
     "Producer",
     "Receipt",
     "StartPosition",
+    "Subscription",
+    "SubscriptionDescription",
     "TopicDescription",
     "__version__",
 ]

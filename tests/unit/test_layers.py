@@ -10,7 +10,7 @@ import icestream
 SOURCE = Path(icestream.__file__).parent
 ALLOWED = {
     "pyarrow.flight": {"server", "client", "bench"},
-    "pyspark": {"pipeline"},
+    "pyspark": {"pipeline", "spark"},
     "pyiceberg": {"table"},
     "starlette": {"server"},
     "uvicorn": {"server"},

@@ -1,44 +1,95 @@
-"""The measuring end of `bench fanout`: follows a topic with many consumers and prints when their messages came."""
+"""The measuring end of `bench fanout`: many followers in one process, which say how old the messages were."""
 
 import json
-import struct
 import sys
 import threading
-from time import monotonic_ns
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from pyarrow import flight
 
+from icestream.bench.fanout import percentiles
+from icestream.bench.stamps import ages_seconds
 from icestream.client import Client
 
-_TIME = struct.Struct("<q")
+_PATIENCE_SECONDS = 60.0
+_BATCH_MESSAGES = 10_000
 
 
-def follow(client: Client, topic: str, messages: int, ready: threading.Barrier, output: threading.Lock) -> None:
-    seconds: list[float] = []
-    offsets: list[int] = []
+def subscribe(client: Client, topic: str, number: int, messages: int, ready: threading.Barrier) -> Iterator[pa.Array]:
+    with client.subscribe(topic, f"follower-{number}", start="earliest") as subscription:
+        ready.wait()
+        count = 0
+        while count < messages:
+            batch = subscription.receive_batch(max_messages=_BATCH_MESSAGES, timeout=_PATIENCE_SECONDS)
+            if batch is None:
+                return
+            count += batch.num_rows
+            yield batch.column("payload")
+            subscription.ack(batch)
+
+
+def consume(client: Client, topic: str, messages: int, ready: threading.Barrier) -> Iterator[pa.Array]:
     with client.consume(topic, start="earliest", follow=True, max_messages=messages) as consumer:
         ready.wait()
         for batch in consumer.batches():
-            now = monotonic_ns()
-            offsets += batch.column("offset").to_pylist()
-            sent = batch.column("payload").cast(pa.binary()).to_pylist()
-            seconds += [(now - _TIME.unpack_from(payload)[0]) / 1e9 for payload in sent]
-    with output:
-        sys.stdout.write(json.dumps({"complete": offsets == list(range(messages)), "seconds": seconds}) + "\n")
+            yield batch.column("payload")
+
+
+def stop(client: Client, topic: str, ready: threading.Barrier, done: threading.Event) -> None:
+    """A subscriber that takes one message and then nothing more."""
+    with client.subscribe(topic, "stopped", start="earliest") as subscription:
+        ready.wait()
+        subscription.receive(timeout=_PATIENCE_SECONDS)
+        done.wait()
+
+
+def bare(address: str, ready: threading.Barrier) -> Iterator[pa.Array]:
+    with flight.connect(address) as client:
+        ready.wait()
+        for chunk in client.do_get(flight.Ticket(b"all")):
+            yield chunk.data.column("payload")
 
 
 def main() -> None:
-    broker, topic, count, messages = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    ready, output = threading.Barrier(count + 1), threading.Lock()
-    with Client(broker) as client:
-        threads = [threading.Thread(target=follow, args=(client, topic, messages, ready, output)) for _ in range(count)]
+    mode, address, topic = sys.argv[1:4]
+    followers, stopped, messages = map(int, sys.argv[4:7])
+    ready, done, lock = threading.Barrier(followers + stopped + 1), threading.Event(), threading.Lock()
+    results: list[Any] = []
+
+    def measure(batches: Callable[[], Iterator[pa.Array]]) -> None:
+        ages = [ages_seconds(payloads) for payloads in batches()]
+        with lock:
+            results.append(np.concatenate(ages))
+
+    with Client(address) as client:
+
+        def work(number: int) -> None:
+            if mode == "bare":
+                measure(lambda: bare(address, ready))
+            elif mode == "consume":
+                measure(lambda: consume(client, topic, messages, ready))
+            elif number < followers:
+                measure(lambda: subscribe(client, topic, number, messages, ready))
+            else:
+                stop(client, topic, ready, done)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(followers + stopped)]
         for thread in threads:
             thread.start()
         ready.wait()
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        for thread in threads:
+        for thread in threads[:followers]:
             thread.join()
+        done.set()
+        for thread in threads[followers:]:
+            thread.join()
+    complete = sum(len(ages) == messages for ages in results)
+    figures = {"complete_streams": complete, "latency": percentiles(np.concatenate(results))}
+    sys.stdout.write(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":

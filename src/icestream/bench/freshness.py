@@ -1,7 +1,7 @@
 """How long after its acknowledgement a message is visible in the table, and what the pipeline costs publishers.
 
 The pipeline runs as a process of its own, as it does beside a broker. Visible is what `wait_committed` tells: the
-broker has read the snapshot from the catalog.
+broker has read the snapshot from the catalog. Nobody is in a hurry, so that the flush interval decides.
 """
 
 import os
@@ -89,7 +89,7 @@ class _Ages:
 
     def watch(self) -> None:
         while self._last is None or self._next <= self._last:
-            committed = self._client.wait_committed(self._topic, self._next, _PATIENCE_SECONDS)
+            committed = self._client.wait_committed(self._topic, self._next, _PATIENCE_SECONDS, hurry=False)
             now = perf_counter()
             for offset in range(self._next, committed.committed_offset):
                 self.seconds.append(now - self._acknowledged.pop(offset))

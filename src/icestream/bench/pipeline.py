@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icestream.bench.freshness import measure_freshness
+from icestream.bench.payloads import BATCH_MESSAGES, publish, random_batch
 from icestream.client import Client
 from icestream.client.client import MAX_IN_FLIGHT
 from icestream.config import Settings
@@ -24,7 +25,6 @@ from icestream.pipeline.runner import Runner
 from icestream.pipeline.session import Spark
 from icestream.table import Tables
 
-_BATCH_MESSAGES = 10_000
 _SMALL_PASS_MESSAGES = 1000
 _SMALL_PASSES = 10
 _MANY_TOPICS_MESSAGES = 1000
@@ -45,11 +45,11 @@ def measure_pipeline(
     progress: Progress,
 ) -> dict[str, Any]:
     settings = Settings(data_dir=data_dir)
-    batch = _batch(message_bytes)
+    batch = random_batch(message_bytes)
     figures: dict[str, Any] = {"message_bytes": message_bytes}
     with Client(broker) as client, _session(settings, client) as (runner, session_seconds):
         figures["session_start_s"] = round(session_seconds, 2)
-        _publish(client, "bench/warm", batch, _BATCH_MESSAGES)
+        publish(client, "bench/warm", batch, BATCH_MESSAGES)
         _drain(runner)
         progress(0.1)
         figures["backlog"] = _backlog(client, runner, batch, messages, settings)
@@ -88,19 +88,6 @@ def _session(settings: Settings, client: Client) -> Iterator[tuple[Runner, float
         yield runner, perf_counter() - began
 
 
-def _batch(message_bytes: int) -> pa.RecordBatch:
-    """Messages of which half compresses and half does not."""
-    half = message_bytes // 2
-    payloads = [os.urandom(half) + b"x" * (message_bytes - half) for _ in range(_BATCH_MESSAGES)]
-    return pa.record_batch({"payload": pa.array(payloads, pa.binary())})
-
-
-def _publish(client: Client, topic: str, batch: pa.RecordBatch, messages: int) -> None:
-    with client.producer(topic) as producer:
-        for first in range(0, messages, batch.num_rows):
-            producer.send_batch(batch.slice(0, min(batch.num_rows, messages - first)))
-
-
 def _drain(runner: Runner) -> float:
     """Seconds until everything is in the tables; raises if anything is not."""
     began = perf_counter()
@@ -118,7 +105,7 @@ def _backlog(
     rates, floors = [], []
     for number in range(3):
         topic = f"bench/backlog-{number}"
-        _publish(client, topic, batch, messages)
+        publish(client, topic, batch, messages)
         floors.append(messages / _floor_seconds(client, topic, messages, settings))
         rates.append(messages / _drain(runner))
     rate, floor = median(rates), median(floors)
@@ -131,10 +118,10 @@ def _backlog(
 
 
 def _floor_seconds(client: Client, topic: str, messages: int, settings: Settings) -> float:
-    table = client.read(topic, 0, min(messages, 20 * _BATCH_MESSAGES))
+    table = client.read(topic, 0, min(messages, 20 * BATCH_MESSAGES))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=_BATCH_MESSAGES)
+        writer.write_table(table, max_chunksize=BATCH_MESSAGES)
     source, path = sink.getvalue(), settings.data_dir / "floor.parquet"
     level = settings.table.compression_level
     began = perf_counter()
@@ -172,10 +159,10 @@ def _singles(client: Client, runner: Runner, batch: pa.RecordBatch, count: int) 
 
 def _many_topics(client: Client, runner: Runner, batch: pa.RecordBatch, topics: int) -> dict[str, Any]:
     for number in range(topics):
-        _publish(client, f"many/t{number}", batch, _MANY_TOPICS_MESSAGES)
+        publish(client, f"many/t{number}", batch, _MANY_TOPICS_MESSAGES)
     first = _drain(runner)
     for number in range(topics):
-        _publish(client, f"many/t{number}", batch, _MANY_TOPICS_MESSAGES)
+        publish(client, f"many/t{number}", batch, _MANY_TOPICS_MESSAGES)
     second = _drain(runner)
     return {
         "topics": topics,
@@ -188,7 +175,7 @@ def _many_topics(client: Client, runner: Runner, batch: pa.RecordBatch, topics: 
 def _small_passes(client: Client, runner: Runner, batch: pa.RecordBatch) -> dict[str, Any]:
     small, empty = [], []
     for _ in range(_SMALL_PASSES):
-        _publish(client, "bench/small", batch, _SMALL_PASS_MESSAGES)
+        publish(client, "bench/small", batch, _SMALL_PASS_MESSAGES)
         small.append(_drain(runner))
         runner.topics.look()
         began = perf_counter()

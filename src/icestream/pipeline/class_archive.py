@@ -1,8 +1,7 @@
 """An archive of the JVM classes that a session loads, so that the next one starts quicker.
 
 It is made by a JVM at its end and belongs to one Java, one Spark in its place and one set of options, which make up its
-name.
-Without one the JVM starts as it always does; one that does not fit is passed over by the JVM itself.
+name. Without one the JVM starts as it always does; one that does not fit is passed over by the JVM itself.
 """
 
 import hashlib

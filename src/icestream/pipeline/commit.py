@@ -22,6 +22,7 @@ from icestream.model.errors import (
     IncompatibleTableError,
     LedgerMismatchError,
 )
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.pipeline.crash import crash_point
 from icestream.table import TopicTable, WrittenFile
 
@@ -39,6 +40,8 @@ class Pending:
     start: int
     end: int
     epoch: int
+    lost: LostRanges = NOTHING_LOST
+    """Messages among them that are in no file, because a repair of the log gave them up."""
     written_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -60,7 +63,9 @@ def commit(table: TopicTable, pending: Pending) -> Outcome:
     for conflicts in range(MAX_TRIES):
         crash_point("before-commit")
         try:
-            done = table.commit(pending.files, start=pending.start, end=pending.end, epoch=pending.epoch)
+            done = table.commit(
+                pending.files, start=pending.start, end=pending.end, epoch=pending.epoch, lost=pending.lost
+            )
         except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
             table = reload(table)
             if table.ledger.committed_offset != pending.start:

@@ -20,6 +20,7 @@ import structlog
 from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError, TopicNotFoundError
+from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline import plan
 from icestream.pipeline.commit import Outcome, Pending, commit
@@ -216,8 +217,9 @@ class Passes:
             return False
         counted.bytes += sum(one.nbytes for one in sound)
         counted.lost += sum(one.lost for one in sound)
+        lost = LostRanges.of(lost for one in sound for lost in one.lost_ranges.ranges)
         files = tuple(file for one in sound for file in one.files)
-        state.pending = Pending(files, sound[0].start, sound[-1].end, state.backlog.epoch)
+        state.pending = Pending(files, sound[0].start, sound[-1].end, state.backlog.epoch, lost)
         return True
 
     def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:

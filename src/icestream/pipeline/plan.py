@@ -56,6 +56,8 @@ class Waiting:
     """When the oldest was first seen; monotonic seconds."""
     served: float = 0.0
     """When messages of the topic were last written."""
+    awaited: bool = False
+    """Somebody waits for some of them to be in the table."""
     suspect: bool = False
     """The topic's last try failed: it gets one piece, until one has gone well."""
 
@@ -73,12 +75,12 @@ class Piece:
 
 
 def due_at(waiting: Waiting, limits: Limits, *, pass_seconds: float = 0.0) -> float:
-    """When these messages are to be written: at once if they are many, else by their age.
+    """When these messages are to be written: at once if they are many or somebody waits for them, else by their age.
 
     A pass takes `pass_seconds`; it begins so much earlier that messages are in the table after the flush interval, but
     by no more than a quarter of it.
     """
-    if waiting.messages >= limits.batch_messages or waiting.nbytes >= limits.memory_bytes:
+    if waiting.awaited or waiting.messages >= limits.batch_messages or waiting.nbytes >= limits.memory_bytes:
         return waiting.since
     return waiting.since + limits.flush_seconds - min(pass_seconds, MAX_LEAD_SHARE * limits.flush_seconds)
 

@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from icestream.pipeline.write import Written, write_parcels
 LOOPBACK = "127.0.0.1"
 _LOCAL = re.compile(r"local\[(\*|[0-9]+)\]|local")
 _TASK_TRIES = 4
+_JVM_END_SECONDS = 30.0
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -78,12 +80,7 @@ class Spark:
 
     def close(self) -> None:
         self._context.stop()
-        gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the JVM for a next context, which does not come
-        if gateway is not None:
-            gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait()
-            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        end_jvm()
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +129,21 @@ class SparkOnDemand:
         if self._started is None:
             self._started = Spark(self._settings)
         return self._started
+
+
+def end_jvm() -> None:
+    """End the JVM behind a stopped context: PySpark keeps it for a next one, which does not come."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to it
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def is_local(master: str) -> bool:

@@ -122,6 +122,7 @@ class TopicState:
             nbytes=max(1, round(backlog.nbytes * min(1.0, share))),
             since=self.since,
             served=self.used_at,
+            awaited=self.committed < backlog.awaited_end <= end,
             suspect=self.rest.failures > 0,
         )
 

@@ -9,7 +9,8 @@ dies does that, and Spark tries its task again. Files of a range that failed, or
 one: they are left for the clean-up of orphans.
 
 Messages that a repair of the log gave up (`lost`) have no row in the table. The range is written without them, and the
-committed offset passes over them: the table then has the same gap, for good, that every reader of the log is told of.
+committed offset passes over them: the table then has the same gap, for good, that every reader of the log is told of,
+and its properties say where.
 """
 
 import pickle
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from icestream.client import Client
 from icestream.model.errors import DamagedError, IcestreamError
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline.crash import crash_point
 from icestream.table import TableWriter, WrittenFile
@@ -57,6 +59,7 @@ class Written:
     nbytes: int = 0
     """Arrow bytes of the messages."""
     lost: int = 0
+    lost_ranges: LostRanges = NOTHING_LOST
     seconds: float = 0.0
     error: IcestreamError | None = None
 
@@ -115,7 +118,16 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
             place=f"{work.topic} {start} to {end}",
         )
     crash_point("after-write")
-    return Written(work.topic, start, end, tuple(files), size.nbytes, reader.lost, perf_counter() - began)
+    return Written(
+        work.topic,
+        start,
+        end,
+        files=tuple(files),
+        nbytes=size.nbytes,
+        lost=reader.lost,
+        lost_ranges=reader.lost_ranges,
+        seconds=perf_counter() - began,
+    )
 
 
 class _Size:

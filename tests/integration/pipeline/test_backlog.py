@@ -19,6 +19,7 @@ ENTRY = {
     "start_offset",
     "durable_end",
     "bytes",
+    "awaited_end",
     "error",
 }
 
@@ -99,6 +100,24 @@ def test_a_new_topic_ends_the_wait_too(running: Running, client: PlainClient) ->
     publish(client, "a/new", 2)
     asking.join()
     assert set(ends(answers[0])) == {"a/new"}
+
+
+def test_somebody_who_waits_for_the_table_ends_the_wait_and_is_told_of(running: Running, client: PlainClient) -> None:
+    publish(client, "a/one", 3)
+    publish(client, "a/other")
+    mark = client.action("backlog")["mark"]
+    other = running.connect()
+    fields: dict[str, Any] = {"topic": "a/one", "offset": 1, "wait_ms": 10_000}
+    waiting = threading.Thread(target=lambda: failure(lambda: other.action("wait_committed", **fields)))
+    waiting.start()
+    answer = client.action("backlog", mark=mark, wait_ms=10_000)
+    assert [(entry["topic"], entry["awaited_end"]) for entry in answer["topics"]] == [("a/one", 2)]
+    client.action("delete_topic", topic="a/one")
+    waiting.join()
+    patient = client.action("wait_committed", topic="a/other", offset=0, wait_ms=1, hurry=False)
+    asked = client.action("wait_committed", topic="a/other", offset=0)
+    assert (patient["committed"], asked["committed"]) == (False, False)
+    assert client.action("backlog", mark=answer["mark"])["topics"] == []
 
 
 def test_a_changed_schema_and_a_topic_made_again_count_as_moves(client: PlainClient) -> None:

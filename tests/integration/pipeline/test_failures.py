@@ -11,9 +11,11 @@ from tests.integration.pipeline.conftest import InlineJobs, Pipelines
 
 from icestream.config import Settings
 from icestream.model.errors import CatalogUnavailableError, CommitUnknownError, TopicNotFoundError
+from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline.session import JobFailedError
 from icestream.pipeline.write import Work, Written
+from icestream.storage.verify import verify_topic
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.testing.broker_process import BrokerProcess
 from icestream.wal import LocalFiles
@@ -270,7 +272,7 @@ def test_a_log_that_is_older_than_its_table_is_refused(pipelines: Pipelines) -> 
     topic = pipelines.topic("restored")
     description = pipelines.client.describe_topic(topic)
     table = pipelines.tables.open(TableSpec(topic, description.stream_id, 1, pipelines.client.read(topic).schema))
-    table.commit([], start=0, end=5, epoch=1)
+    table.commit([], start=0, end=5, epoch=1, lost=LostRanges.of([(0, 5)]))
     figures = pipelines.runner(InlineJobs()).drain(threading.Event())
     assert "the log ends at 2" in str(figures.topics[topic].error)
 
@@ -323,4 +325,7 @@ def test_messages_that_a_repair_gave_up_are_a_gap_in_the_table_and_nothing_more(
             assert [int(value.rstrip(b"\0")) for value in rows.column("payload").to_pylist()] == offsets
             told = figures.topics[pipelines.topic(name)]
             assert (told.committed_offset, told.lost, told.messages) == (30, 30 - len(offsets), len(offsets))
+            pruned = verify_topic(pipelines.topic(name), lambda _topic: None, pipelines.tables)
+            assert pruned.is_sound, pruned.findings
+            assert pruned.lost == told.lost
         pipelines.close()

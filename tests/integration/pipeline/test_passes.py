@@ -135,14 +135,31 @@ def test_the_loop_writes_messages_when_they_have_waited_for_the_flush_interval(
     loop = threading.Thread(target=runner.run, args=(stopping,))
     loop.start()
     try:
-        pipelines.publish("loop", [b"1"])
-        with pipelines.client.producer(pipelines.topic("loop")) as producer:
-            receipt = producer.send(b"2")
-            assert receipt.wait_committed(timeout=60).snapshot_id
+        pipelines.publish("loop", [b"1"], [b"2"])
+        assert pipelines.client.wait_committed(pipelines.topic("loop"), 1, 60, hurry=False).snapshot_id
     finally:
         stopping.set()
         loop.join()
     pipelines.check("loop", [b"1", b"2"])
+
+
+def test_nobody_who_waits_for_the_table_waits_for_the_flush_interval(pipelines: Pipelines, inline: InlineJobs) -> None:
+    stopping = threading.Event()
+    runner = pipelines.runner(inline, writer={"flush_interval_ms": 3_600_000})
+    loop = threading.Thread(target=runner.run, args=(stopping,))
+    loop.start()
+    try:
+        pipelines.publish("first", [b"what is there at the start goes at once"])
+        assert pipelines.client.wait_committed(pipelines.topic("first"), 0, 60).snapshot_id
+        pipelines.publish("patient", [b"1"])
+        with pipelines.client.producer(pipelines.topic("hasty")) as producer:
+            assert producer.send(b"1").wait_committed(timeout=60).snapshot_id
+        with pipelines.client.producer(pipelines.topic("hasty"), ack="table") as producer:
+            assert producer.send(b"2").result(timeout=60) == 1
+    finally:
+        stopping.set()
+        loop.join()
+    pipelines.check("hasty", [b"1", b"2"])
 
 
 def test_figures_of_passes_are_in_the_brokers_stats(pipelines: Pipelines, inline: InlineJobs) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -186,3 +187,8 @@ def test_many_messages_or_bytes_are_due_at_once() -> None:
     limits = Limits(100, 2.0, MIB, MIB, GIB, 10)
     assert due_at(waiting(messages=100, since=10.0), limits) == 10.0
     assert due_at(waiting(nbytes=MIB, since=10.0), limits) == 10.0
+
+
+def test_what_somebody_waits_for_is_due_at_once() -> None:
+    limits = Limits(100, 2.0, MIB, MIB, GIB, 10)
+    assert due_at(replace(waiting(since=10.0), awaited=True), limits) == 10.0

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from icestream.config import ObjectStoreSettings, Settings
-from icestream.pipeline.supervisor import BoundedLog, Supervisor, encode_settings, read_settings
+from icestream.pipeline.bounded_log import BoundedLog
+from icestream.pipeline.child import encode_settings, read_settings
+from icestream.pipeline.supervisor import Supervisor
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import structlog
 
 from icestream.config import Settings
-from icestream.model.errors import IcestreamError, TopicNotFoundError
+from icestream.model.errors import IcestreamError, IncompatibleTableError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.plan import Limits
 from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
@@ -99,9 +99,11 @@ class Maintenance:
         report = StepReport(step)
         began = time.monotonic()
         try:
-            _ACTIONS[step](job, report, dry_run=dry_run)
-            if report.done:
-                job.reload()
+            try:
+                _ACTIONS[step](job, report, dry_run=dry_run)
+            finally:
+                if report.done:
+                    job.reload()
         except IcestreamError as error:
             report.error = str(error)
         report.seconds = time.monotonic() - began
@@ -111,6 +113,8 @@ class Maintenance:
         try:
             table = self._tables.find(topic)
             return table is not None and bool(table.ledger)
-        except IcestreamError as error:
+        except IncompatibleTableError as error:
             _log.debug("a table is passed over", topic=str(topic), error=str(error))
             return False
+        except IcestreamError:  # told when it is the table's turn
+            return True

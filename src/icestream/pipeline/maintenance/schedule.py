@@ -7,8 +7,6 @@ be killed at any moment: what it had not committed is left to the next clean-up 
 The child works at a low priority, takes no part in commits, and gets the broker's settings on its stdin.
 """
 
-import contextlib
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -18,9 +16,11 @@ from time import monotonic
 import structlog
 
 from icestream.config import Settings
-from icestream.pipeline.supervisor import BoundedLog, encode_settings
+from icestream.pipeline.bounded_log import BoundedLog
+from icestream.pipeline.child import Child, encode_settings
 
 LOG_NAME = "maintenance.log"
+_ORPHANS = "--orphans"
 _HOUR_SECONDS = 3600.0
 _MINUTE_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
@@ -59,24 +59,22 @@ class Schedule(threading.Thread):
     ) -> None:
         super().__init__(name="maintenance-schedule", daemon=True)
         self._command = list(command)
-        self._greeting = encode_settings(settings)
         self._output = BoundedLog(settings.data_dir / LOG_NAME, settings.pipeline.log_max_bytes)
+        self._child = Child("maintenance", encode_settings(settings), self._output)
         self._interval_seconds = interval_seconds
         self._orphan_interval_seconds = orphan_interval_seconds
         self._orphans_at: float | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._child: subprocess.Popen[bytes] | None = None
         self._runs = 0
         self._failures = 0
-        self._last_exit: int | None = None
         self._last_seconds = 0.0
 
     @property
     def state(self) -> ScheduleState:
         with self._lock:
-            pid = self._child.pid if self._child else None
-            return ScheduleState(pid, self._runs, self._failures, self._last_exit, self._last_seconds)
+            child = self._child.state
+            return ScheduleState(child.pid, self._runs, self._failures, child.last_exit, self._last_seconds)
 
     def run(self) -> None:
         while not self._stopping.wait(self._interval_seconds):
@@ -85,15 +83,7 @@ class Schedule(threading.Thread):
     def stop(self, timeout_seconds: float) -> None:
         """End a run that is under way."""
         self._stopping.set()
-        with self._lock:
-            child = self._child
-        if child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                child.terminate()
-            try:
-                child.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                child.kill()
+        self._child.stop(timeout_seconds)
         if self.is_alive():
             self.join()
         self._output.close()
@@ -102,39 +92,20 @@ class Schedule(threading.Thread):
         """The steps of this run: orphans, whose search lists whole tables, come less often."""
         steps = ["--compact", "--manifests", "--expire"]
         if self._orphans_at is None or now - self._orphans_at >= self._orphan_interval_seconds:
-            self._orphans_at = now
-            steps.append("--orphans")
+            steps.append(_ORPHANS)
         return steps
 
     def _run_once(self) -> None:
         began = monotonic()
+        steps = self._steps(began)
+        exit_code = self._child.run([*self._command, *steps])
+        if exit_code is None:
+            return
+        if _ORPHANS in steps:
+            self._orphans_at = began
         with self._lock:
-            if self._stopping.is_set():
-                return
-            try:
-                child = self._child = subprocess.Popen(
-                    [*self._command, *self._steps(began)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                )
-            except OSError as error:
-                _log.error("maintenance cannot be started", error=str(error))
-                return
-        assert child.stdout is not None
-        assert child.stdin is not None
-        with contextlib.suppress(OSError):  # it died at once; its exit code tells
-            child.stdin.write(self._greeting)
-            child.stdin.flush()
-        self._output.copy(child.stdout)
-        exit_code = child.wait()
-        for pipe in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
-        with self._lock:
-            self._child = None
             self._runs += 1
             self._failures += exit_code != 0
-            self._last_exit, self._last_seconds = exit_code, monotonic() - began
+            self._last_seconds = monotonic() - began
         if exit_code and not self._stopping.is_set():
             _log.warning("maintenance failed", exit_code=exit_code, log=LOG_NAME)

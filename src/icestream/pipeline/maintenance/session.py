@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -20,7 +19,7 @@ from icestream.model.errors import CommitConflictError, IcestreamError, Unavaila
 from icestream.model.names import TopicName
 from icestream.pipeline.jars import ensure_jars
 from icestream.pipeline.java import java_home
-from icestream.pipeline.session import LOOPBACK, is_local, properties
+from icestream.pipeline.session import LOOPBACK, end_jvm, is_local, properties
 from icestream.table import spark_catalog_options
 
 _CONFLICTS = ("CommitFailedException", "ValidationException")
@@ -77,12 +76,7 @@ class SparkSql:
             return
         self._session.stop()
         self._session = None
-        gateway = SparkContext._gateway  # noqa: SLF001 - PySpark keeps the JVM for a next session, which does not come
-        if gateway is not None:
-            gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait()
-            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        end_jvm()
 
     def _start(self) -> SparkSession:
         self._report("starting Spark")

@@ -86,8 +86,8 @@ def compact(job: Job, report: StepReport, *, dry_run: bool) -> None:
             break
         job.say(f"compacting, {len(left)} to go")
         done.update(job.retried(lambda chosen=left[0]: _rewrite(job, chosen), report))  # type: ignore[misc]
+        report.done = dict(done)
         last = left[0].first_offset
-    report.done = dict(done)
 
 
 def _rewrite(job: Job, rewrite: Rewrite) -> dict[str, int]:

@@ -12,9 +12,10 @@ from icestream.config import MaintenanceSettings, Settings
 from icestream.model.errors import CommitConflictError
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
+from icestream.pipeline.maintenance.plan import Rewrite
 from icestream.pipeline.maintenance.report import Step
 from icestream.pipeline.maintenance.run import Maintenance
-from icestream.pipeline.maintenance.session import SparkSql, options, text
+from icestream.pipeline.maintenance.session import MaintenanceFailedError, SparkSql, options, text
 from icestream.table import Tables, TableSpec
 
 TOPIC = TopicName("default", "events")
@@ -99,6 +100,30 @@ def test_a_failed_step_does_not_keep_the_next_one_from_its_work(settings: Settin
     (report,) = made.run([TOPIC], [Step.COMPACT, Step.ORPHANS])
     assert report.steps[0].error is not None
     assert report.steps[1].done == {"files": 1}
+
+
+def test_what_was_compacted_before_a_failure_is_told(
+    settings: Settings, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = [Rewrite(0, 9, 2, 1000), Rewrite(10, 19, 2, 1000)]
+    monkeypatch.setattr("icestream.pipeline.maintenance.steps.plan_rewrites", lambda _contents, _limits: two)
+    done = {"rewritten_data_files_count": 2}
+    made, _ = keeper(settings, tables, [done, MaintenanceFailedError("no room on the disk")], [])
+    (report,) = made.run([TOPIC], [Step.COMPACT])
+    assert report.steps[0].done == done
+    assert "no room" in str(report.steps[0].error)
+
+
+def test_a_table_that_cannot_be_read_is_not_passed_over(settings: Settings, tables: Tables) -> None:
+    tables.catalog.create_table(("default", "foreign"), pa.schema([("n", pa.int64())]))
+    made, _ = keeper(settings, tables, [], [])
+    assert made.topics() == [TOPIC]
+    table = tables.find(TOPIC)
+    assert table is not None
+    Path(table.iceberg.metadata_location.removeprefix("file://")).unlink()
+    assert made.topics() == [TOPIC]
+    (report,) = made.run(made.topics(), [Step.EXPIRE])
+    assert report.error is not None
 
 
 def test_steps_with_nothing_to_do_do_not_start_spark(settings: Settings, tables: Tables) -> None:

@@ -1,0 +1,110 @@
+"""A child process of the broker: started with the broker's settings, stayed with to its end, and never left behind.
+
+A child gets a greeting as the first line of its stdin, in practice the broker's settings: all of them, secrets too, in
+no file and on no command line. Its stdin stays open as long as the broker lives, so that it knows when to stop.
+"""
+
+import base64
+import contextlib
+import pickle
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import IO, NamedTuple
+
+import structlog
+
+from icestream.config import Settings
+from icestream.pipeline.bounded_log import BoundedLog
+
+_LAST_WORDS_SECONDS = 10.0
+"""How long what a child has started (the JVM, workers) may outlive it before the next child is started."""
+_log = structlog.get_logger(__name__)
+
+
+def encode_settings(settings: Settings) -> bytes:
+    return base64.b64encode(pickle.dumps(settings)) + b"\n"
+
+
+def read_settings(stdin: IO[bytes]) -> Settings:
+    """What `encode_settings` made, in the child."""
+    settings = pickle.loads(base64.b64decode(stdin.readline()))  # noqa: S301 - from the process that started this one
+    assert isinstance(settings, Settings)
+    return settings
+
+
+class ChildState(NamedTuple):
+    pid: int | None
+    """Of the child, if one runs."""
+    starts: int
+    last_exit: int | None
+
+
+class Child:
+    """At most one process at a time, run by one thread and stopped for good by any; `name` is for the log."""
+
+    def __init__(self, name: str, greeting: bytes, output: BoundedLog) -> None:
+        self._name = name
+        self._greeting = greeting
+        self._output = output
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        self._last_exit: int | None = None
+
+    @property
+    def state(self) -> ChildState:
+        with self._lock:
+            return ChildState(self._process.pid if self._process else None, self._starts, self._last_exit)
+
+    def run(self, command: Sequence[str]) -> int | None:
+        """Start a process and stay with it to its end; its exit code, or None if it could not or may not be started."""
+        process = self._start(command)
+        if process is None:
+            return None
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it died at once; its exit code tells
+            process.stdin.write(self._greeting)
+            process.stdin.flush()
+        copying = threading.Thread(
+            target=self._output.copy, args=(process.stdout,), name=f"{self._name}-log", daemon=True
+        )
+        copying.start()
+        exit_code = process.wait()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        copying.join(_LAST_WORDS_SECONDS)
+        with self._lock:
+            self._process, self._last_exit = None, exit_code
+        return exit_code
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Ask the process to end, kill it if it does not in time, and start no other."""
+        with self._lock:
+            self._stopping = True
+            process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _log.warning("a child did not stop in time and is killed", child=self._name, pid=process.pid)
+            process.kill()
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._stopping:
+                return None
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                )
+            except OSError as error:
+                _log.error("a child cannot be started", child=self._name, error=str(error))
+                return None
+            self._starts += 1
+            return self._process

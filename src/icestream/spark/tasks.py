@@ -1,0 +1,75 @@
+"""One task: a range of offsets becomes Arrow batches of the DataFrame's columns. Runs in Spark's Python workers."""
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from icestream.client.backoff import Backoff
+from icestream.model.errors import IcestreamError
+from icestream.spark.columns import FrameRows
+from icestream.spark.options import Options
+from icestream.spark.plan import OffsetRange
+
+PATIENCE_SECONDS = 60.0
+"""How long a broker may be away before a task or a query fails."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Patience:
+    """Waits before another try, longer each time, until nothing has succeeded for `PATIENCE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self._failing_since: float | None = None
+
+    def succeeded(self) -> None:
+        self._backoff.reset()
+        self._failing_since = None
+
+    def wait(self, error: IcestreamError) -> None:
+        """Raise the error instead where another try would not help, or not any more."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if not error.retryable or now - self._failing_since > PATIENCE_SECONDS:
+            raise error
+        time.sleep(self._backoff.next())
+
+
+def read_range(options: Options, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
+    """Every message of the range once and in order; it ends with an error unless all came, or are known to be lost."""
+    count = 0
+    for batch in _from_table(options, part, rows) if part.from_table else _from_broker(options, part):
+        count += batch.num_rows
+        yield rows.of(batch)
+    if lost := part.end - part.start - count:
+        _LOG.warning(
+            "%s: %d messages from %d to %d are lost, given up by a repair", options.topic, lost, part.start, part.end
+        )
+
+
+def _from_broker(options: Options, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """A broken connection is taken up again behind the last batch that came."""
+    patience = Patience()
+    start = part.start
+    with options.connect() as client:
+        while True:
+            reader = client.read_range(options.topic, part.stream_id, start, part.end)
+            try:
+                for batch in reader.batches():
+                    patience.succeeded()
+                    yield batch
+            except IcestreamError as error:
+                patience.wait(error)
+                start = reader.next_offset
+            else:
+                return
+
+
+def _from_table(options: Options, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
+    from icestream.spark.history import read_history  # noqa: PLC0415 - loads the Iceberg library
+
+    return read_history(options, part, rows)
