@@ -29,8 +29,10 @@ from icestream.testing.broker_process import BrokerProcess
 
 _TOPIC = "bench/replay"
 _MANY_FILES_TOPIC = "bench/many-files"
+_FEW_FILES_TOPIC = "bench/few-files"
 _RANGE_MESSAGES = 500_000  # of one data file, about what the pipeline writes
 _FILES_A_COMMIT = 500
+_FEW_FILES = 1_500
 _ROWS_A_FILE = 10
 _SMALL_SEGMENT_BYTES = 1 << 20
 _WRITE_BYTES = 256 << 20
@@ -170,29 +172,36 @@ def _many_files(data_dir: Path, files: int) -> dict[str, Any]:
     """A topic whose history lies in very many files: when its first message comes."""
     messages = files * _ROWS_A_FILE
     with BrokerProcess(data_dir, environ={"ICESTREAM_WAL__MAX_FILE_SIZE": str(_SMALL_SEGMENT_BYTES)}) as broker:
+        few = _FEW_FILES * _ROWS_A_FILE
         with Client(broker.flight) as client:
+            publish(client, _FEW_FILES_TOPIC, random_batch(100), few)
             publish(client, _MANY_FILES_TOPIC, random_batch(100), messages)
         broker.terminate()
-        with (
-            IcebergStorage(Settings(data_dir=data_dir)) as storage,
-            _table(storage, _MANY_FILES_TOPIC) as (topic, table),
-        ):
-            _write_many(topic, table)
-            _let_go(storage, topic)
+        with IcebergStorage(Settings(data_dir=data_dir)) as storage:
+            for name in (_FEW_FILES_TOPIC, _MANY_FILES_TOPIC):
+                with _table(storage, name) as (topic, table):
+                    _write_many(topic, table)
+                    _let_go(storage, topic)
         broker.start()
-        before = process_resources(broker.pid)["rss_mb"]
         with Client(broker.flight) as client:
-            client.describe_topic(_MANY_FILES_TOPIC)
-            began = perf_counter()
-            with client.consume(_MANY_FILES_TOPIC, 0, end=messages) as consumer:
-                next(consumer)
-                first = perf_counter() - began
+            opening = _first_message_seconds(client, _FEW_FILES_TOPIC, few)  # opens the catalog
+            before = process_resources(broker.pid)["rss_mb"]
+            first = _first_message_seconds(client, _MANY_FILES_TOPIC, messages)
         return {
             "files": files,
             "first_message_s": round(first, 3),
+            "first_message_of_few_files_with_catalog_opened_s": round(opening, 3),
             "broker_rss_mb_before": before,
             "broker_peak_rss_mb": process_resources(broker.pid)["peak_rss_mb"],
         }
+
+
+def _first_message_seconds(client: Client, topic: str, end: int) -> float:
+    client.describe_topic(topic)  # opens the log
+    began = perf_counter()
+    with client.consume(topic, 0, end=end) as consumer:
+        next(consumer)
+        return perf_counter() - began
 
 
 def _write_many(topic: Topic, table: TopicTable) -> None:
