@@ -46,6 +46,8 @@ class Broker:
         server = self.settings.server
         with contextlib.ExitStack() as resources:
             resources.enter_context(self.storage)
+            # The Iceberg library takes a second to load, in which publishers would wait for the interpreter.
+            self.storage.table_watch.load()
             if server.flight_port >= 0:
                 self._flight = FlightDoor(
                     self.storage, self.metrics, host=server.host, port=server.flight_port, version=__version__

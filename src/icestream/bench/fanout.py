@@ -4,11 +4,12 @@ The floor is a bare Flight server with as many streams, each of which sends the 
 pace from memory to the same followers.
 """
 
-import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from time import monotonic_ns, sleep
 from typing import Any
 
@@ -24,6 +25,7 @@ TICK_MS = 5
 """Messages are published in bursts, this long apart: a client cannot sleep for much less."""
 TAIL_RATE = 1_000
 """Messages a second, each sent by itself, to one plain consumer."""
+FOLLOWERS_A_PROCESS = 25
 _FOLLOWER = "icestream.bench.follower"
 _BARE = "icestream.bench.bare_fanout"
 
@@ -38,6 +40,7 @@ def measure_fanout(
     progress: Callable[[float], None],
 ) -> dict[str, Any]:
     load = {"seconds": seconds, "message_bytes": message_bytes, "rate": rate}
+    _warm_up(broker)
     tail = _tail(broker, message_bytes, seconds * TAIL_RATE)
     progress(0.1)
     one = _run(broker, "bench/one", subscribers=1, stopped=0, **load)
@@ -62,6 +65,15 @@ def measure_fanout(
     }
 
 
+def _warm_up(broker: BrokerProcess) -> None:
+    """Wait until the broker has looked at the catalog, which it does once, and which takes its interpreter a second."""
+    with Client(broker.flight) as client:
+        with client.producer("bench/warm") as producer:
+            producer.send(b"").result()
+        while client.describe_topic("bench/warm").committed_offset is None:
+            sleep(0.1)
+
+
 def _tail(broker: BrokerProcess, message_bytes: int, messages: int) -> dict[str, Any]:
     with Client(broker.flight) as client:
         client.create_topic("bench/tail")
@@ -72,7 +84,7 @@ def _tail(broker: BrokerProcess, message_bytes: int, messages: int) -> dict[str,
                     _keep_pace(began, number / TAIL_RATE)
                     producer.send(stamped(1, message_bytes)[0].as_py())
                 producer.flush()
-            result: dict[str, Any] = json.loads(followers())
+            result = followers()
     return {"rate_msg_per_s": TAIL_RATE, **result}
 
 
@@ -104,7 +116,7 @@ def _run(
                     producer.send_batch(pa.record_batch({"payload": stamped(burst, message_bytes)}))
                 producer.flush()
             cpu, elapsed = cpu_seconds(broker.pid) - began_cpu, (monotonic_ns() - began) / 1e9
-            result = json.loads(followers())
+            result = followers()
     return {**result, "broker_cpu_share": round(cpu / elapsed, 3), "published_per_s": round(burst * count / elapsed)}
 
 
@@ -115,25 +127,42 @@ def _floor(*, subscribers: int, seconds: int, message_bytes: int, rate: int) -> 
         assert server.stdout is not None
         address = f"grpc://127.0.0.1:{server.stdout.readline().strip()}"
         with _followers("bare", address, "", subscribers, 0, burst * count) as followers:
-            cpu = cpu_seconds(server.pid)
-            result: dict[str, Any] = json.loads(followers())
-            used = cpu_seconds(server.pid) - cpu
+            cpu, began = cpu_seconds(server.pid), monotonic_ns()
+            result = followers()
+            used, elapsed = cpu_seconds(server.pid) - cpu, (monotonic_ns() - began) / 1e9
         server.terminate()
-    return {**result, "server_cpu_share": round(used / seconds, 3)}
+    return {**result, "server_cpu_share": round(used / elapsed, 3), "sent_per_s": round(burst * count / elapsed)}
 
 
 @contextmanager
 def _followers(
     mode: str, address: str, topic: str, subscribers: int, stopped: int, messages: int
-) -> Iterator[Callable[[], str]]:
-    """Followers in a process of their own, connected; call for their figures once they have everything."""
-    arguments = [mode, address, topic, str(subscribers), str(stopped), str(messages)]
-    with subprocess.Popen([sys.executable, "-m", _FOLLOWER, *arguments], stdout=subprocess.PIPE, text=True) as process:
-        output = process.stdout
-        assert output is not None
-        if output.readline().strip() != "ready":
-            raise RuntimeError("the followers did not start")
-        yield output.readline
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Followers in processes of their own, connected; call for their figures, which waits until they have everything.
+
+    Several processes, because the interpreter of a single one would be what is measured.
+    """
+    with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder, ExitStack() as processes:
+        running = []
+        for first in range(0, subscribers, FOLLOWERS_A_PROCESS):
+            count = min(FOLLOWERS_A_PROCESS, subscribers - first)
+            path = Path(folder) / f"{first}.npy"
+            arguments = [mode, address, topic, first, count, 0 if first else stopped, messages, path]
+            command = [sys.executable, "-m", _FOLLOWER, *map(str, arguments)]
+            process = processes.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            running.append((process, path))
+        for process, _ in running:
+            if process.stdout is None or process.stdout.readline().strip() != "ready":
+                raise RuntimeError("the followers did not start")
+
+        def figures() -> dict[str, Any]:
+            complete = sum(int(process.stdout.readline()) for process, _ in running if process.stdout is not None)
+            for process, _ in running:
+                process.wait()
+            ages = np.concatenate([np.load(path) for _, path in running])
+            return {"complete_streams": complete, "latency": percentiles(ages)}
+
+        yield figures
 
 
 def percentiles(seconds: "np.ndarray[Any, np.dtype[np.float64]]") -> dict[str, Any]:

@@ -1,16 +1,14 @@
-"""The measuring end of `bench fanout`: many followers in one process, which say how old the messages were."""
+"""The measuring end of `bench fanout`: followers that take down how old the messages were when they came."""
 
-import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from icestream.bench.fanout import percentiles
 from icestream.bench.stamps import ages_seconds
 from icestream.client import Client
 
@@ -55,41 +53,40 @@ def bare(address: str, ready: threading.Barrier) -> Iterator[pa.Array]:
 
 def main() -> None:
     mode, address, topic = sys.argv[1:4]
-    followers, stopped, messages = map(int, sys.argv[4:7])
+    first, followers, stopped, messages = map(int, sys.argv[4:8])
     ready, done, lock = threading.Barrier(followers + stopped + 1), threading.Event(), threading.Lock()
     results: list[Any] = []
 
-    def measure(batches: Callable[[], Iterator[pa.Array]]) -> None:
-        ages = [ages_seconds(payloads) for payloads in batches()]
+    def measure(batches: Iterator[pa.Array]) -> None:
+        ages = [ages_seconds(payloads) for payloads in batches]
         with lock:
             results.append(np.concatenate(ages))
 
-    with Client(address) as client:
-
-        def work(number: int) -> None:
-            if mode == "bare":
-                measure(lambda: bare(address, ready))
-            elif mode == "consume":
-                measure(lambda: consume(client, topic, messages, ready))
+    def work(number: int) -> None:
+        if mode == "bare":
+            measure(bare(address, ready))
+            return
+        with Client(address) as client:
+            if mode == "consume":
+                measure(consume(client, topic, messages, ready))
             elif number < followers:
-                measure(lambda: subscribe(client, topic, number, messages, ready))
+                measure(subscribe(client, topic, first + number, messages, ready))
             else:
                 stop(client, topic, ready, done)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(followers + stopped)]
-        for thread in threads:
-            thread.start()
-        ready.wait()
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        for thread in threads[:followers]:
-            thread.join()
-        done.set()
-        for thread in threads[followers:]:
-            thread.join()
-    complete = sum(len(ages) == messages for ages in results)
-    figures = {"complete_streams": complete, "latency": percentiles(np.concatenate(results))}
-    sys.stdout.write(json.dumps(figures) + "\n")
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(followers + stopped)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for thread in threads[:followers]:
+        thread.join()
+    done.set()
+    for thread in threads[followers:]:
+        thread.join()
+    np.save(sys.argv[8], np.concatenate(results))
+    sys.stdout.write(f"{sum(len(ages) == messages for ages in results)}\n")
 
 
 if __name__ == "__main__":

@@ -100,21 +100,24 @@ def _sends(client: Client, messages: int, message_bytes: int) -> dict[str, Any]:
 
 
 def _producers(broker: str, message_bytes: int, count: int = 16, messages: int = 400) -> dict[str, Any]:
-    """Producers that wait for each acknowledgement, alone and many at once, each with a connection of its own."""
-    one = _waiting_rate(broker, 1, messages * 4, message_bytes)
-    many = _waiting_rate(broker, count, messages, message_bytes)
+    """Producers that wait for each acknowledgement: alone, many of one client, many with a connection each."""
+    one = _waiting_rate(broker, 1, 1, messages * 4, message_bytes)
+    together = _waiting_rate(broker, count, 1, messages, message_bytes)
+    apart = _waiting_rate(broker, count, count, messages, message_bytes)
     return {
         "producers": count,
         "one_producer_msg_per_s": round(one),
-        "all_producers_msg_per_s": round(many),
-        "all_to_one": round(many / one, 2),
+        "all_producers_msg_per_s": round(together),
+        "all_to_one": round(together / one, 2),
+        "all_producers_with_own_connections_msg_per_s": round(apart),
+        "all_with_own_connections_to_one": round(apart / one, 2),
     }
 
 
-def _waiting_rate(broker: str, count: int, messages: int, message_bytes: int) -> float:
+def _waiting_rate(broker: str, count: int, connections: int, messages: int, message_bytes: int) -> float:
     payload = os.urandom(message_bytes)
-    clients = [Client(broker) for _ in range(count)]
-    producers = [client.producer("bench/singles") for client in clients]
+    clients = [Client(broker) for _ in range(connections)]
+    producers = [clients[number % connections].producer("bench/singles") for number in range(count)]
     ready = threading.Barrier(count + 1)
 
     def work(producer: Producer) -> None:

@@ -15,11 +15,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from icestream.model.frames import Frame
-from icestream.model.messages import JOIN_BYTES
+from icestream.model.messages import JOIN_BYTES, slice_from
 from icestream.wal.cache import LogCache
 
 _PIECE_OVERHEAD_BYTES = 2_000  # the objects around the columns
-_MANY_BATCHES = 8
+_MANY_BATCHES = 1
+_JOINED_BYTES = 4 * JOIN_BYTES
+_PIECE_BYTES = 4 * JOIN_BYTES
 
 
 class Shared(NamedTuple):
@@ -42,6 +44,8 @@ class Tails:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self.max_piece_bytes = min(_PIECE_BYTES, max_bytes // 8)
+        """A piece takes in what comes after it up to this size."""
         self._lock = threading.Lock()
         self._pieces: OrderedDict[_Piece, None] = OrderedDict()  # in order of arrival
         self._bytes = 0
@@ -53,15 +57,25 @@ class Tails:
     def tail(self, cache: LogCache, decode: Callable[[list[Frame]], Iterator[pa.RecordBatch]]) -> "Tail":
         return Tail(self, cache, decode)
 
-    def add(self, piece: _Piece) -> None:
+    def last(self, tail: "Tail") -> _Piece | None:
         with self._lock:
-            piece.owner.pieces.append(piece)
+            return tail.pieces[-1] if tail.pieces else None
+
+    def add(self, piece: _Piece, joined: _Piece | None = None) -> _Piece:
+        """Make a tail longer by a piece; or by `joined`, which is the tail's last piece with this one behind it."""
+        with self._lock:
+            pieces = piece.owner.pieces
+            if joined is not None and pieces and pieces[-1].first_offset == joined.first_offset:
+                self._forget(pieces.pop())
+                piece = joined
+            pieces.append(piece)
             self._pieces[piece] = None
             self._bytes += piece.nbytes
             while self._bytes > self._max_bytes:
                 oldest = next(iter(self._pieces))
                 oldest.owner.pieces.popleft()  # arrival is offset order within a tail
                 self._forget(oldest)
+            return piece
 
     def read(self, tail: "Tail", offset: int, max_bytes: int) -> list[_Piece]:
         """The pieces from the one that holds the offset on; at least that one."""
@@ -117,6 +131,9 @@ class Tail:
         batches = [batch for piece in found for batch in piece.batches]
         while batches and batches[0].column(0)[-1].as_py() < offset:
             del batches[0]
+        if batches and batches[0].nbytes > max_bytes:
+            part = _first_rows(slice_from(batches[0], offset), max_bytes)
+            return Shared([part], part.column(0)[-1].as_py() + 1)
         return Shared(_joined(batches), found[-1].end_offset)
 
     def clear(self) -> None:
@@ -135,8 +152,28 @@ class Tail:
         batches = list(self._decode(frames))
         nbytes = _PIECE_OVERHEAD_BYTES + sum(batch.nbytes for batch in batches)
         piece = _Piece(self, frames[0].base_offset, frames[-1].end_offset, batches, nbytes)
-        self._tails.add(piece)
-        return [piece]
+        return [self._tails.add(piece, joined=self._joined_with_last(piece))]
+
+    def _joined_with_last(self, piece: _Piece) -> _Piece | None:
+        """The tail's last piece and this one as one: copied here once, for all the readers that would join them."""
+        last = self._tails.last(self)
+        if (
+            last is None
+            or last.nbytes + piece.nbytes > self._tails.max_piece_bytes
+            or len(last.batches) != 1
+            or len(piece.batches) != 1
+        ):
+            return None
+        (old,), (new,) = last.batches, piece.batches
+        if not old.schema.equals(new.schema):
+            return None
+        nbytes = last.nbytes + piece.nbytes - _PIECE_OVERHEAD_BYTES
+        return _Piece(self, last.first_offset, piece.end_offset, [pa.concat_batches([old, new])], nbytes)
+
+
+def _first_rows(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
+    """About so many bytes of a batch, and at least a row."""
+    return batch.slice(0, max(1, -(-batch.num_rows * max_bytes // max(1, batch.nbytes))))
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -147,7 +184,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     run: list[pa.RecordBatch] = []
     run_bytes = 0
     for batch in batches:
-        if run and (run_bytes + batch.nbytes > JOIN_BYTES or not run[0].schema.equals(batch.schema)):
+        if run and (run_bytes + batch.nbytes > _JOINED_BYTES or not run[0].schema.equals(batch.schema)):
             joined.append(_concat(run))
             run, run_bytes = [], 0
         run.append(batch)

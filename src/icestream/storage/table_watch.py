@@ -63,6 +63,10 @@ class TableWatch:
                 self._opened = Tables(self._settings)
             return self._opened
 
+    def load(self) -> None:
+        """Load what reading tables needs now, instead of when it is needed; the catalog is left alone."""
+        _ = self.tables
+
     def start(self) -> None:
         self._thread.start()
 

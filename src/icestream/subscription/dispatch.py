@@ -12,6 +12,10 @@ from icestream.subscription.live import Live
 from icestream.subscription.session import ConsumerSession
 from icestream.subscription.window import Rows
 
+_MANY_MESSAGES = 4_096
+_NEAR_MESSAGES = 50_000
+"""So near the end of a topic messages are in memory."""
+
 
 class Dispatch:
     def __init__(self, live: Live, answers: Answers) -> None:
@@ -27,7 +31,7 @@ class Dispatch:
         timeout_seconds: float | None,
     ) -> pa.RecordBatch | None:
         deadline = None if timeout_seconds is None else monotonic() + timeout_seconds
-        with self._live.lock:
+        with self._live.engine.turns, self._live.lock:
             try:
                 while True:
                     if session.ended is not None:
@@ -38,7 +42,7 @@ class Dispatch:
                         batch, again_from = self._next(session, messages, nbytes)
                         if batch is not None:
                             return batch
-                        if self._read(again_from):
+                        if self._read(again_from, paced=not session.listeners):
                             continue
                     seconds = None if deadline is None else deadline - monotonic()
                     if seconds is not None and seconds <= 0:
@@ -87,7 +91,7 @@ class Dispatch:
         session.scan_from = end
         session.delivered_end = max(session.delivered_end, end)
 
-    def _read(self, again_from: int | None) -> bool:
+    def _read(self, again_from: int | None, *, paced: bool) -> bool:
         """Read what is missing, with the lock let go; False when there is nothing to read or somebody else reads."""
         live = self._live
         cursor = live.cursor
@@ -95,11 +99,14 @@ class Dispatch:
         if again_from is None and not cursor.can_read_on:
             live.at_limit |= cursor.window.end >= cursor.limit
             return False
-        if live.reading:
+        if live.reading or (paced and again_from is None and self._pause_seconds(cursor) > 0):
             return False
         job = cursor.job(again_from)
         live.reading = True
+        far = live.owner.source.durable_end - job.offset > _NEAR_MESSAGES
         live.lock.release()
+        if far:
+            live.engine.turns.release()
         try:
             job.run()
         except BaseException as error:
@@ -107,9 +114,12 @@ class Dispatch:
             gone = job.source.gone() if isinstance(error, IcestreamError) else None
             raise gone or error from error
         finally:
+            if far:
+                live.engine.turns.acquire()
             live.lock.acquire()
             live.reading = False
             live.wake_one()
+        live.read_again_at = monotonic() + live.engine.hub.pause_seconds(live.owner.topic)
         if cursor is not live.cursor:  # it was sought elsewhere meanwhile, or the last consumer has gone
             job.close()
             return True
@@ -122,17 +132,37 @@ class Dispatch:
             live.wake_all()  # only now it is known whom they are for
         return True
 
+    def _pause_seconds(self, cursor: Cursor) -> float:
+        """How long to let messages collect; not while there is a good deal of them."""
+        if self._live.owner.source.durable_end - cursor.window.end >= _MANY_MESSAGES:
+            return 0.0
+        return self._live.read_again_at - monotonic()
+
     def _wait(self, session: ConsumerSession, seconds: float | None, *, served: bool) -> None:
         live = self._live
         if not served:
-            session.ready.wait(seconds)
+            self._sleep(session, seconds)
             return
         live.waiters.append(session)
         try:
-            live.engine.hub.expect(live.owner)
             cursor = live.cursor
+            pause = self._pause_seconds(cursor) if cursor is not None else 0.0
+            if pause > 0 and not session.listeners:
+                self._sleep(session, pause if seconds is None else min(pause, seconds))
+                return
+            live.engine.hub.expect(live.owner)
             if live.reading or cursor is None or not cursor.can_read_on:
-                session.ready.wait(seconds)
+                self._sleep(session, seconds)
         finally:
             if session in live.waiters:
                 live.waiters.remove(session)
+
+    def _sleep(self, session: ConsumerSession, seconds: float | None) -> None:
+        turns, lock = self._live.engine.turns, self._live.lock
+        turns.release()
+        try:
+            session.ready.wait(seconds)
+        finally:
+            lock.release()
+            turns.acquire()
+            lock.acquire()

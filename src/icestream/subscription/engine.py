@@ -1,7 +1,8 @@
 """What all subscriptions of a storage share."""
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -28,6 +29,11 @@ class Engine:
     hub: Hub
     writer: "ProgressWriter"
     dead_letters: "DeadLetters"
+    turns: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the one thread that works for a consumer, and taken before any subscription's lock.
+
+    Hundreds of threads that all want the interpreter pass it around at every call that lets go of it, and spend more
+    time on that than on their work. Whoever waits, or reads what is not in memory, lets the next one have its turn."""
 
     def now_ms(self) -> int:
         return self.clock() // 1000

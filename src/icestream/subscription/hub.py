@@ -1,9 +1,8 @@
 """The one thread that wakes consumers: when messages arrive, and when something is due.
 
-A log that moved just leaves a note, so that whoever publishes never waits for consumers. With many subscriptions on a
-topic they are woken in rounds, a few at a time, with a pause after each round as long as the round took: each then gets
-a few more messages at a time, instead of all of them waking for every single one and keeping each other, and those who
-publish, from running.
+A log that moved just leaves a note, so that whoever publishes never waits for consumers. The more subscriptions a topic
+has, the longer each of them pauses between two reads at its end: each then gets a few more messages at a time, instead
+of all of them waking for every single one and keeping each other, and those who publish, from running.
 """
 
 import heapq
@@ -11,7 +10,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from time import monotonic
 from typing import Protocol
 
 import structlog
@@ -21,8 +19,8 @@ from icestream.model.names import TopicName
 from icestream.subscription.source import Source
 
 _log = structlog.get_logger(__name__)
-_FEW = 2
-_TURN_SECONDS = 0.005
+_FEW = 8
+_PAUSE_SECONDS_EACH = 0.001
 
 
 class Wakeable(Protocol):
@@ -57,9 +55,6 @@ class Hub:
         self._due: list[tuple[int, int, Wakeable]] = []
         self._planned: dict[Wakeable, int] = {}
         self._numbers = count()
-        self._next_round = 0.0
-        self._running: set[Wakeable] = set()
-        """Woken, and not back yet."""
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -109,10 +104,12 @@ class Hub:
         """It is to be woken by the next message of its topic. Look once more for messages after this call."""
         with self._changed:
             self._waiting.setdefault(waiting.topic, set()).add(waiting)
-            if waiting in self._running:
-                self._running.discard(waiting)
-                if not self._running:
-                    self._changed.notify()
+
+    def pause_seconds(self, topic: TopicName) -> float:
+        """How long a subscription at the end of its topic lets messages collect."""
+        watched = self._watched.get(topic)
+        others = watched.count - _FEW if watched is not None else 0
+        return min(max(0, others) * _PAUSE_SECONDS_EACH, self._max_delay_seconds)
 
     # Time
 
@@ -150,8 +147,7 @@ class Hub:
                     return
             try:
                 self.tick()
-                if monotonic() >= self._next_round:
-                    self._round()
+                self._round()
             except Exception:  # noqa: BLE001 - the thread serves all subscriptions: one of them must not end it
                 _log.exception("a subscription could not be woken")
 
@@ -160,28 +156,14 @@ class Hub:
         if self._stopping:
             left.append(0)
         if self._moved:
-            left.append(self._next_round - monotonic())
+            left.append(0)
         if self._due:
             left.append((self._due[0][0] - self._clock() / 1000) / 1000)
         return max(0.0, min(left)) if left else None
 
     def _round(self) -> None:
-        started = monotonic()
         with self._changed:
             woken = [waiting for topic in self._moved for waiting in self._waiting.pop(topic, ())]
             self._moved.clear()
-        for first in range(0, len(woken), _FEW):
-            self._wake(woken[first : first + _FEW], wait=first + _FEW < len(woken))
-        now = monotonic()
-        self._next_round = now + min(now - started, self._max_delay_seconds) if len(woken) > _FEW else now
-
-    def _wake(self, turn: list[Wakeable], *, wait: bool) -> None:
-        """Wake some, and give them the time to take what is there before it is the next ones' turn."""
-        with self._changed:
-            self._running = set(turn) if wait else set()
-        for waiting in turn:
+        for waiting in woken:
             waiting.data_arrived()
-        if wait:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._running or self._stopping, _TURN_SECONDS)
-            self.tick()

@@ -34,6 +34,8 @@ class Live:
         """Those whose threads wait for messages, in turns."""
         self.reading = False
         """One of the threads reads, with the lock let go."""
+        self.read_again_at = 0.0
+        """By the monotonic clock: until then messages may collect."""
         self.at_limit = False
         """Somebody waits for the floor to move."""
         self.redeliveries = 0

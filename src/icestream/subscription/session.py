@@ -97,6 +97,11 @@ class ConsumerSession:
     def closed(self) -> bool:
         return self.ended is not None
 
+    @property
+    def turn(self) -> threading.Lock:
+        """To be held during several calls in a row, of which none may be `receive`."""
+        return self.subscription.turns
+
     def receive(
         self,
         *,

@@ -5,6 +5,7 @@ a dead letter. Acknowledged messages are not sent again, except after a crash of
 last moments only. Nothing that consumers do waits for the metadata store.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -72,6 +73,10 @@ class Subscription:
     def schema(self) -> pa.Schema:
         """Of what a consumer that connects now is sent."""
         return delivery_schema(self.source.stream_schema)
+
+    @property
+    def turns(self) -> threading.Lock:
+        return self._engine.turns
 
     @property
     def key(self) -> str:

@@ -23,6 +23,8 @@ EVENT_STREAM = "text/event-stream"
 RETRY_MS = 1000
 LAST_EVENT_HEADER = "Last-Event-ID"
 
+_ROUNDS_UNTIL_LOSS_IS_KNOWN = 3
+"""Of the event loop: a write fails; the connection is told; it tells who waits for its end; that one is woken."""
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +39,8 @@ class EventWriter:
         await self._send({"type": "http.response.body", "body": text, "more_body": True})
         # The server waits before a piece, not behind it: an empty one, which it leaves out, makes it wait now.
         await self._send({"type": "http.response.body", "body": b"", "more_body": True})
-        await asyncio.sleep(0)  # a connection that was lost says so in the loop's next round
+        for _ in range(_ROUNDS_UNTIL_LOSS_IS_KNOWN):
+            await asyncio.sleep(0)
         return not any(end.done() for end in self._ends)
 
 
