@@ -28,8 +28,8 @@ def consume_subscription(
 ) -> None:
     """Write and acknowledge until there is no more to do.
 
-    Without `follow` that is when the subscription has caught up with what is durable now; of what other consumers hold
-    nothing is waited for.
+    Without `follow` that is when the subscription has caught up with what is durable now; what other consumers hold,
+    and what was refused and comes again later, is not waited for.
     """
     end = None if follow else client.describe_topic(subscription.topic).durable_end
     left = max_messages
@@ -53,6 +53,7 @@ def consume_subscription(
             if follow:
                 return
             raise DeadlineError(f"nothing came for {timeout} s", operation="consume")
+    subscription.flush()  # says so if what was written would come again
 
 
 def queue_for(max_messages: int | None) -> int:
@@ -63,7 +64,10 @@ def queue_for(max_messages: int | None) -> int:
 def _has_caught_up(client: Client, subscription: Subscription, end: int) -> bool:
     subscription.flush()
     found = client.describe_subscription(subscription.topic, subscription.name)
-    return found.floor_offset >= end or (found.read_offset >= end and len(found.consumers) > 1)
+    if found.floor_offset >= end:
+        return True
+    # What is left is with others, or is to come again later.
+    return found.read_offset >= end and (len(found.consumers) > 1 or not found.unacknowledged)
 
 
 def _without_count(batch: pa.RecordBatch) -> pa.RecordBatch:

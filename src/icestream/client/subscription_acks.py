@@ -147,9 +147,9 @@ class Acks:
             # Cleared before looking, so that what is said after the look is not missed.
             self._urgent.clear()
             self._pending.clear()
-            stream = self._stream
-            if stream is not None:
-                with self._sending:
+            with self._sending:
+                stream = self._stream
+                if stream is not None:
                     self._send_collected(stream, {})
 
     def _send_collected(self, stream: SubscriptionStream, last: dict[str, Any]) -> bool:
@@ -158,7 +158,9 @@ class Acks:
         refused = [self._refused.popleft() for _ in range(len(self._refused))]
         with self._lock:
             cumulative, self._cumulative = self._cumulative, -1
-            granted, self._granted = self._granted, (0, 0)
+            granted = (0, 0)
+            if stream is self._stream:  # credit is a stream's own
+                granted, self._granted = self._granted, granted
             self._sent_acks = not last and bool(self._sent_acks or acks or refused or cumulative >= 0)
         messages: list[dict[str, Any]] = [
             {"ack": acks[start : start + _MAX_RANGES]} for start in range(0, len(acks), _MAX_RANGES)
@@ -175,6 +177,8 @@ class Acks:
         if not sent:
             self._ranges.extend(acks)
             self._refused.extend(refused)
+            with self._lock:
+                self._cumulative = max(self._cumulative, cumulative)
         return sent
 
     def _take_acks(self) -> Ranges:

@@ -54,11 +54,13 @@ class TopicReader:
             except BaseException:
                 step.close()
                 raise
-            self.offset = step.offset
+            has_moved, self.offset = step.offset > self.offset, step.offset
             if batches is not None:
                 self._step = step
                 return batches
             step.close()
+            if has_moved and self.is_filtered:
+                return [pa.RecordBatch.from_pylist([], self.schema)]
         return []
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -25,6 +25,8 @@ from icestream.reader.tiers import MovedError
 if TYPE_CHECKING:
     from icestream.table import TopicTable
 
+_FILTERED_MESSAGES = 1_000_000
+"""Of one step where most may not match: so long it cannot be broken off, and is done again if the table changes."""
 FindTable = Callable[[], "TopicTable | None"]
 
 
@@ -57,6 +59,8 @@ class TableTier:
             end = min(end, nearer)
         if end <= offset:
             return None
+        if selection.where is not None:
+            end = min(end, offset + _FILTERED_MESSAGES)
         return TableStep(self, table, offset, end, selection)
 
     def wait(self, offset: int, timeout: float | None) -> bool:

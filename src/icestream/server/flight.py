@@ -40,7 +40,7 @@ class FlightDoor(flight.FlightServerBase):
     # Streams
 
     def do_put(
-        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
     ) -> None:
         with flight_errors("publish"), self._stream():
             if list(descriptor.path or []) != [b"publish"]:
@@ -54,7 +54,7 @@ class FlightDoor(flight.FlightServerBase):
                         metadata = chunk.app_metadata
                         stream.receive(chunk.data, metadata.to_pybytes() if metadata is not None else b"")
             finally:
-                stream.finish()
+                stream.finish(context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with flight_errors("read"):

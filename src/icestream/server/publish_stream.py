@@ -24,6 +24,7 @@ from icestream.wal import Append
 
 _OPERATION = "publish"
 _MAX_WAITING_ANSWERS = 1000
+_GONE_CHECK_SECONDS = 1.0
 _MAX_UNSEEN_ANSWERS = 64
 """So many answers fit into the buffers between broker and client, even if nobody reads them."""
 _log = structlog.get_logger(__name__)
@@ -106,6 +107,7 @@ class PublishStream:
         number = self._received
         self._received += 1
         self._answers.expect(through_queue=number - self._seen > _MAX_UNSEEN_ANSWERS)
+        request: PublishRequest | None = None
         try:
             request = parse_request(metadata)
             self._seen = request.seen
@@ -115,11 +117,14 @@ class PublishStream:
             else:
                 self._publish_parts(request, request.parts, batch)
         except IcestreamError as error:
-            self._refuse(number, error)
+            if request is not None and request.parts:
+                self._refuse_parts(request.parts, error)
+            else:
+                self._refuse(number, error)
 
-    def finish(self) -> None:
-        """Called when the client sends no more: returns once everything is answered."""
-        self._answers.finish()
+    def finish(self, is_gone: Callable[[], bool]) -> None:
+        """Called when the client sends no more: returns once everything is answered, or the client is gone."""
+        self._answers.finish(is_gone)
 
     def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
         started, count = perf_counter(), batch.num_rows
@@ -185,6 +190,12 @@ class PublishStream:
         if append.duplicate:
             self._metrics.duplicate()
 
+    def _refuse_parts(self, parts: list[RequestPart], error: IcestreamError) -> None:
+        """Refuse what several producers sent together, before any of it was taken."""
+        for _ in parts:
+            self._metrics.refused(error.code)
+        self._answers.send({"answers": [{"id": part.id, "error": error.to_dict()} for part in parts]})
+
     def _refuse(self, number: int, error: IcestreamError) -> None:
         self._metrics.refused(error.code)
         self._answers.send({"id": number, "error": error.to_dict()})
@@ -244,6 +255,9 @@ class Answers:
     def send(self, answer: Any) -> None:
         with self._lock:
             self._expected -= 1
+            if self._broken:
+                self._changed.notify_all()
+                return
             if self._thread is None:
                 self._write(answer)
             else:
@@ -251,18 +265,26 @@ class Answers:
             if self._finishing or self._thread is not None:
                 self._changed.notify_all()
 
-    def finish(self) -> None:
+    def finish(self, is_gone: Callable[[], bool]) -> None:
         with self._lock:
             self._finishing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._expected)
+            while self._expected and not is_gone():
+                self._changed.wait(_GONE_CHECK_SECONDS)
+            if self._expected:
+                # Nobody is there to read the answers that are still to come, perhaps much later: from the table.
+                self._broken = True
+                self._queue.clear()
+                self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._changed.wait_for(lambda: self._queue or (self._finishing and not self._expected))
+                self._changed.wait_for(
+                    lambda: self._queue or (self._finishing and (self._broken or not self._expected))
+                )
                 if not self._queue:
                     return
                 answers, self._queue = self._queue, deque()

@@ -159,13 +159,13 @@ class SubscribeStream:
     def _apply(self, control: Control) -> None:
         session = self._session
         try:
+            session.touch()
             with session.turn:
                 self._apply_to(session, control)
         except ClosedError:
             pass  # the delivering thread says why; the client is about to end its side
 
     def _apply_to(self, session: ConsumerSession, control: Control) -> None:
-        session.touch()
         if control.ack:
             session.ack(control.ack)
         if control.ack_cumulative is not None:

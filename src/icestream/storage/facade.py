@@ -120,6 +120,7 @@ class IcebergStorage:
             partial(store_dead_letters, topics),
             self.settings.subscriptions,
         )
+        topics.on_deleted = self._deleted
         # The last to start is the first to stop: progress is written, and dead letters are stored, while all else runs.
         resources.callback(self._subscriptions.close)
         return topics
@@ -196,7 +197,9 @@ class IcebergStorage:
 
     def delete(self, name: TopicName | str, *, keep_table: bool = False) -> None:
         """Delete a topic with its messages, its subscriptions and, unless it is to be kept, its table."""
-        topic = self.topics.delete(name, keep_table=keep_table)
+        self.topics.delete(name, keep_table=keep_table)
+
+    def _deleted(self, topic: Topic) -> None:
         self.table_watch.deleted(topic)
         self.subscriptions.delete_topic(topic.name)
 

@@ -3,8 +3,11 @@
 import asyncio
 import contextlib
 from collections import deque
+from functools import partial
 from types import TracebackType
 from typing import Self
+
+import pyarrow as pa
 
 from icestream.model.errors import ClosedError
 from icestream.model.message import Message, messages_of
@@ -20,6 +23,8 @@ class MessageStream:
         self._session = session
         self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
         self._messages: deque[Message] = deque()
+        self._receiving: asyncio.Future[pa.RecordBatch | None] | None = None
+        """A call that goes on when whoever waits for it is cancelled: what it brings is the next one's."""
         session.listeners.add(self._wake)
 
     def _wake(self) -> None:
@@ -33,17 +38,27 @@ class MessageStream:
     async def __anext__(self) -> Message:
         """The next message; the iteration ends when the stream is closed."""
         while not self._messages:
-            self._ready.clear()
-            try:
-                batch = await asyncio.to_thread(self._session.receive, max_messages=_BATCH_MESSAGES, timeout_seconds=0)
-            except ClosedError:
-                raise StopAsyncIteration from None
+            batch = await self._receive()
             if batch is None:
                 await self._ready.wait()
                 continue
             self._session.grant(batch.num_rows, batch.nbytes)
             self._messages.extend(messages_of(batch))
         return self._messages.popleft()
+
+    async def _receive(self) -> pa.RecordBatch | None:
+        if self._receiving is None:
+            self._ready.clear()
+            receive = partial(self._session.receive, max_messages=_BATCH_MESSAGES, timeout_seconds=0)
+            self._receiving = asyncio.ensure_future(asyncio.to_thread(receive))
+        receiving = self._receiving
+        try:
+            return await asyncio.shield(receiving)
+        except ClosedError:
+            raise StopAsyncIteration from None
+        finally:
+            if receiving.done():
+                self._receiving = None
 
     async def ack(self, message: Message | int) -> None:
         """The message is done. It is kept in memory now, and in the metadata store within the progress interval."""

@@ -62,6 +62,9 @@ class TopicSource:
             self._known_time = offset, batches[0].column(_TIME_COLUMN)[0].value if batches else None
         return self._known_time[1]
 
+    def in_memory(self, offset: int, /) -> bool:
+        return self._topic.log.cache.holds(offset)
+
     def reader(self, offset: int, /, *, where: Filter | None = None) -> TopicReader:
         return self._topic.reader(StartPosition.offset(offset), where=where)
 

@@ -173,13 +173,19 @@ class TableWatch:
                 hinted, self._hinted = self._hinted, set()
             started = monotonic()
             polling = started >= poll_at
-            if polling:
-                self._on_poll()
-            for topic in self._topics():
-                if topic.name in hinted or (polling and self._is_behind(topic)):
-                    self._look(topic)
+            try:
+                self._round(hinted, polling=polling)
+            except Exception:  # noqa: BLE001 - the thread serves all topics: one of them must not end it
+                _log.exception("tables could not be looked at")
             if polling:
                 poll_at = monotonic() + max(self._interval_seconds, (monotonic() - started) / _MAX_SHARE)
+
+    def _round(self, hinted: set[TopicName], *, polling: bool) -> None:
+        if polling:
+            self._on_poll()
+        for topic in self._topics():
+            if topic.name in hinted or (polling and self._is_behind(topic)):
+                self._look(topic)
 
     def _is_behind(self, topic: Topic) -> bool:
         log = topic.opened_log
@@ -188,16 +194,17 @@ class TableWatch:
     def _look(self, topic: Topic) -> None:
         try:
             found = self.tables.find(topic.name)
+            ledger = found.ledger if found is not None else None
         except IcestreamError as error:
             if str(error) != self._catalog_error:
                 self._catalog_error = str(error)
                 _log.warning("the catalog cannot be read", topic=str(topic.name), error=str(error))
             return
         self._catalog_error = None
-        if found is None or found.ledger.stream_id != topic.record.stream_id:
+        if found is None or ledger is None or ledger.stream_id != topic.record.stream_id:
             self._show(topic, Committed(0, None, now_us()))
         else:
-            self._show(topic, Committed(found.ledger.committed_offset, found.snapshot_id, now_us()))
+            self._show(topic, Committed(ledger.committed_offset, found.snapshot_id, now_us()))
 
     def _show(self, topic: Topic, committed: Committed) -> None:
         reached: list[Waiter] = []

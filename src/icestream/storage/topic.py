@@ -218,6 +218,8 @@ class Topic:
                         left -= part.num_rows
                     if part.num_rows or (reader.is_filtered and number == len(batches)):
                         yield part
+                    if left == 0:  # what follows in the reader's piece was not delivered
+                        return
         except IcestreamError as error:
             if isinstance(error, ClosedError) or self._deleted:
                 raise self.gone() from error

@@ -54,6 +54,10 @@ class Topics:
         self._clock = clock
         self._unfinished: dict[TopicName, TopicRecord] = {}
         """Deleted, but for the table and the record."""
+        self.on_deleted: Callable[[Topic], None] = lambda _: None
+        """Called when a topic cannot be used any more, and its name not yet."""
+        self._finishing = threading.Lock()
+        """Held while the rest of a deleted topic is removed."""
         self._changing = threading.Lock()
         """Held while records change, which takes as long as the metadata store takes."""
         self._lock = threading.Lock()
@@ -183,9 +187,10 @@ class Topics:
         """Delete a topic, its messages and, unless told otherwise, its table.
 
         1. mark the record. *The next start goes on from here.*
-        2. set the log's directory aside and remove it.
-        3. drop the table. *While the catalog is away it is tried again now and then.*
-        4. remove the record; only now the name is free.
+        2. close the log, and let others know. *Nobody can use the topic any more.*
+        3. set the log's directory aside and remove it.
+        4. drop the table. *While disk or catalog refuse, 3 and 4 are tried again now and then.*
+        5. remove the record; only now the name is free.
         """
         topic = self.get(name)
         with self._changing:
@@ -197,27 +202,34 @@ class Topics:
                 del self._topics[topic.name]
         with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
             topic.close(deleted=True)
-        self._remove_log(record)
+        try:
+            self.on_deleted(topic)
+        except IcestreamError as error:
+            _log.warning("what belongs to a deleted topic is still there", topic=record.topic, error=str(error))
         with self._lock:
             self._unfinished[topic.name] = record
         self.finish_deletes()
         return topic
 
     def finish_deletes(self) -> None:
-        """Steps 3 and 4 for what is marked; while the catalog or the metadata store is away they are left for later."""
-        with self._lock:
-            unfinished = list(self._unfinished.values())
-        for record in unfinished:
-            try:
-                if not record.keep_table:
-                    self._drop_table(record)
-                with self._changing:
-                    if self._unfinished.get(record.name) is record:  # else somebody else was faster
-                        self._metadata.delete(keys.topic(record.name))
-                        with self._lock:
-                            del self._unfinished[record.name]
-            except IcestreamError as error:
-                _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=str(error))
+        """Steps 3 to 5 for what is marked; while the catalog or the metadata store is away they are left for later."""
+        for record in list(self._unfinished.values()):
+            with self._finishing:
+                if self._unfinished.get(record.name) is not record:
+                    continue  # somebody else was faster, and the name may be another topic's by now
+                try:
+                    self._finish(record)
+                except (IcestreamError, OSError) as error:
+                    _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=str(error))
+
+    def _finish(self, record: TopicRecord) -> None:
+        self._remove_log(record)
+        if not record.keep_table:
+            self._drop_table(record)
+        with self._changing:
+            self._metadata.delete(keys.topic(record.name))
+            with self._lock:
+                del self._unfinished[record.name]
 
     def _remove_log(self, record: TopicRecord) -> None:
         files, directory = self._context.files, self._log_directory(record.name)
@@ -250,6 +262,8 @@ class Topics:
             ) from error
 
     def _load(self) -> None:
+        for left in self._context.files.names(self._directory / _DELETED):
+            self._context.files.remove_tree(self._directory / _DELETED / left)
         for entry in scan(self._metadata, keys.topics()):
             record = TopicRecord.from_bytes(entry.value)
             if record.deleting:

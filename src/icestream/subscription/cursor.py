@@ -137,8 +137,12 @@ class Cursor:
         ahead = clipped(self._known.acknowledged, offset, self.source.durable_end)
         if not len(ahead) or ahead[0, 0] > offset or ahead[0, 1] - offset < _SKIP_MESSAGES:
             return offset
-        self.window.extend(int(ahead[0, 1]))
-        self.window.settle()
+        end = int(ahead[0, 1])
+        if len(self.window):
+            self.window.extend(min(end, max(self.limit, offset)))
+            self.window.settle()
+        else:
+            self.window.jump(end)
         return self.window.end
 
     def finish(self, job: Job) -> list[Piece]:

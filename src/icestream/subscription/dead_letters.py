@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from icestream.model.errors import IcestreamError
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.subscription.engine import PublishDeadLetters
@@ -87,8 +86,8 @@ class DeadLetters:
         try:
             while len(offsets := subscription.dead_offsets()) and not self._stopping:
                 self._move(subscription, offsets)
-        except IcestreamError as error:
-            _log.warning("dead letters cannot be stored yet", subscription=subscription.place, error=str(error))
+        except Exception as error:  # noqa: BLE001 - the thread serves all subscriptions: nothing may end it
+            _log.warning("dead letters cannot be stored yet", subscription=subscription.place, error=repr(error))
             with self._changed:
                 self._waiting[subscription] = monotonic() + _RETRY_SECONDS
 

@@ -13,8 +13,6 @@ from icestream.subscription.session import ConsumerSession
 from icestream.subscription.window import Rows
 
 _MANY_MESSAGES = 4_096
-_NEAR_MESSAGES = 50_000
-"""So near the end of a topic messages are in memory."""
 
 
 class Dispatch:
@@ -103,7 +101,7 @@ class Dispatch:
             return False
         job = cursor.job(again_from)
         live.reading = True
-        far = live.owner.source.durable_end - job.offset > _NEAR_MESSAGES
+        far = not job.source.in_memory(job.offset)
         live.lock.release()
         if far:
             live.engine.turns.release()
@@ -118,7 +116,10 @@ class Dispatch:
                 live.engine.turns.acquire()
             live.lock.acquire()
             live.reading = False
-            live.wake_one()
+            if live.mode.by_key:
+                live.wake_all()  # who waits longest may have nothing to get, and others something
+            else:
+                live.wake_one()
         live.read_again_at = monotonic() + live.engine.hub.pause_seconds(live.owner.topic)
         if cursor is not live.cursor:  # it was sought elsewhere meanwhile, or the last consumer has gone
             job.close()

@@ -21,6 +21,8 @@ from icestream.subscription.source import Source
 _log = structlog.get_logger(__name__)
 _FEW = 8
 _PAUSE_SECONDS_EACH = 0.001
+_KEPT_STALE = 64
+"""Entries of the heap that were put forward since."""
 
 
 class Wakeable(Protocol):
@@ -111,6 +113,16 @@ class Hub:
         others = watched.count - _FEW if watched is not None else 0
         return min(max(0, others) * _PAUSE_SECONDS_EACH, self._max_delay_seconds)
 
+    def forget(self, waiting: Wakeable) -> None:
+        """It has ended."""
+        with self._changed:
+            self._planned.pop(waiting, None)
+            expecting = self._waiting.get(waiting.topic)
+            if expecting is not None:
+                expecting.discard(waiting)
+                if not expecting:
+                    del self._waiting[waiting.topic]
+
     # Time
 
     def schedule(self, waiting: Wakeable, due_ms: int) -> None:
@@ -121,6 +133,9 @@ class Hub:
                 return
             self._planned[waiting] = due_ms
             heapq.heappush(self._due, (due_ms, next(self._numbers), waiting))
+            if len(self._due) > 2 * len(self._planned) + _KEPT_STALE:
+                self._due = [(when, next(self._numbers), one) for one, when in self._planned.items()]
+                heapq.heapify(self._due)
             if self._due[0][2] is waiting:
                 self._changed.notify()
 

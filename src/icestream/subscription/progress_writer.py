@@ -93,10 +93,10 @@ class ProgressWriter:
             try:
                 self.flush()
                 failures = 0
-            except IcestreamError as error:
+            except Exception as error:  # noqa: BLE001 - the thread writes for all: nothing may end it
                 failures = min(failures + 1, 16)
                 if failures == 1:
-                    _log.warning("progress of subscriptions is written later", error=str(error))
+                    _log.warning("progress of subscriptions is written later", error=repr(error))
 
     def _wait(self, seconds: float) -> bool:
         """Until there is something to write, and the interval or the urgency says now; False at the end."""
@@ -131,9 +131,9 @@ class ProgressWriter:
         if entry is None:
             subscription.end(SubscriptionNotFoundError("the subscription was deleted", place=subscription.place))
             self.forget(subscription)
-        elif SubscriptionRecord.from_bytes(entry.value, entry.key).writer == self.writer:
+        elif self._is_ours(SubscriptionRecord.from_bytes(entry.value, entry.key), subscription):
             subscription.revision = entry.mod_revision
-            self.expect(subscription, urgent=True)
+            self._write([write])
         else:
             _log.warning("a subscription is served by another broker now", subscription=subscription.place)
             subscription.end(
@@ -145,6 +145,10 @@ class ProgressWriter:
                 )
             )
             self.forget(subscription)
+
+    def _is_ours(self, record: SubscriptionRecord, subscription: "Subscription") -> bool:
+        """Written by this process, and not for another subscription that has the name of a deleted one."""
+        return record.writer == self.writer and record.created_us == subscription.created_us
 
 
 def _grouped(subscriptions: Iterable["Subscription"]) -> Iterator[list[_Write]]:

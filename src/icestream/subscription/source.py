@@ -59,6 +59,9 @@ class Source(Protocol):
     def time_at(self, offset: int, /) -> int | None:
         """When the message at an offset was published, in microseconds since 1970; None where there is none."""
 
+    def in_memory(self, offset: int, /) -> bool:
+        """Whether a read at this offset needs neither disk nor network."""
+
     def reader(self, offset: int, /, *, where: Filter | None = None) -> SourceReader:
         """A reader of the messages that match, from an offset on."""
 

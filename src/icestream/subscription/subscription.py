@@ -197,6 +197,7 @@ class Subscription:
             self._ended = reason
             for session in list(self._live.sessions.values()):
                 self._disconnect(session, reason)
+        self._engine.hub.forget(self)
 
     # Woken by the hub
 
@@ -275,6 +276,10 @@ class Subscription:
         return self._ended is not None
 
     @property
+    def created_us(self) -> int:
+        return self._record.created_us
+
+    @property
     def stream_id(self) -> str:
         return self._record.stream_id
 
@@ -340,11 +345,11 @@ class Subscription:
         """How often these dead messages were delivered again."""
         with self._live.lock:
             cursor = self._live.cursor
-            if cursor is None or int(offsets[0]) < cursor.window.floor:
+            if cursor is None or int(offsets[0]) < cursor.window.floor or int(offsets[-1]) >= cursor.window.end:
                 return np.zeros(len(offsets), np.int64)
             counts = cursor.window.redeliveries(cursor.window.rows(offsets))
             # The window has counted the delivery that is not going to take place.
-            return np.zeros(len(offsets), np.int64) if counts is None else counts.astype(np.int64) - 1
+            return np.zeros(len(offsets), np.int64) if counts is None else np.maximum(counts.astype(np.int64) - 1, 0)
 
     def buried(self, ranges: Ranges, count: int) -> None:
         self._live.dead_letters += count

@@ -211,6 +211,7 @@ class Subscriptions:
         return offset
 
     def delete(self, topic: TopicName | str, name: str) -> None:
+        """Delete a subscription; while the metadata store is away it raises, and can be tried again."""
         found = self.get(topic, name)
         with self._changing:
             self._delete(found)
@@ -230,11 +231,12 @@ class Subscriptions:
                 self._metadata.delete(key)
 
     def _delete(self, found: Subscription) -> None:
+        # The record first: as long as it is there, so is the subscription.
+        self._metadata.delete(found.key)
         found.end(SubscriptionNotFoundError("the subscription was deleted", operation="receive", place=found.place))
         self._engine.writer.forget(found)
         with self._lock:
             self._opened.get(found.topic, {}).pop(found.name, None)
-        self._metadata.delete(found.key)
 
     # Keeping and ending
 

@@ -65,6 +65,11 @@ class Window:
             self._base = self.floor
         self.end = end
 
+    def jump(self, offset: int) -> None:
+        """Go on elsewhere, with nothing open."""
+        self.floor = self.end = offset
+        self._clear()
+
     def settle(self) -> bool:
         """Move the floor past what is acknowledged; True if it moved."""
         state, low, high = self._arrays["state"], self.floor - self._base, self.end - self._base

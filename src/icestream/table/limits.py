@@ -14,9 +14,9 @@ class ReadLimits:
     """Data files that are read at once. More are open only where they hold the same offsets and have to be merged."""
     prefetch_batches: int = 5
     """Decoded batches that are ready, or being made ready, before they are asked for."""
-    max_bytes: int = 32 * MIB
+    max_bytes: int = 8 * MIB
     """Bytes of these batches. What is asked for next is read whatever its size."""
-    batch_bytes: int = 4 * MIB
+    batch_bytes: int = 1 * MIB
     """About the largest batch."""
 
     @classmethod

@@ -46,6 +46,10 @@ def database_uri(uri: str, timeout_seconds: int) -> str:
     """A database URI with a time-out, unless it has one; a SQLite file's path absolute."""
     url = make_url(uri)
     if url.get_backend_name() == "postgresql":
+        if (
+            url.drivername == "postgresql"
+        ):  # the driver that is installed with the pipeline, not the library's own choice
+            url = url.set(drivername="postgresql+psycopg2")
         limits = {"connect_timeout": str(timeout_seconds), "tcp_user_timeout": str(timeout_seconds * 1000)}
         missing = {name: value for name, value in limits.items() if name not in url.query}
         return url.update_query_dict(missing).render_as_string(hide_password=False)

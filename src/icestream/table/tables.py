@@ -22,7 +22,7 @@ from icestream.model.errors import IncompatibleTableError, InvalidRequestError
 from icestream.model.names import TopicName
 from icestream.table.catalogs import open_catalog, place, reporting
 from icestream.table.evolution import adapt
-from icestream.table.ledger import Ledger
+from icestream.table.ledger import STREAM_ID, Ledger
 from icestream.table.manifest_index import ManifestIndex
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.properties import new_table_properties
@@ -79,7 +79,7 @@ class Tables:
         """
         with reporting("drop table", self._where(topic)):
             found = self._load(topic)
-            if found is None or self._state(topic, found).ledger.stream_id != stream_id:
+            if found is None or found.metadata.properties.get(STREAM_ID) != stream_id:
                 return False
             with suppress(NoSuchTableError):  # somebody else was faster
                 self.catalog.drop_table(self._identifier(topic))

@@ -1,6 +1,7 @@
 """DoPut against `docs/protocol.md`, with a plain Flight client."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -210,7 +211,8 @@ def test_a_stream_that_cannot_be_decoded_ends_with_a_typed_error(running: Runnin
         raise pa.ArrowInvalid("not an Arrow message")
 
     descriptor = fl.FlightDescriptor.for_path("publish")
-    assert failure(running.door.do_put, None, descriptor, undecodable(), None)["code"] == "invalid_message"
+    context = SimpleNamespace(is_cancelled=lambda: False)
+    assert failure(running.door.do_put, context, descriptor, undecodable(), None)["code"] == "invalid_message"
 
 
 def test_a_batch_of_other_columns_is_refused_and_says_which_are_wanted(client: PlainClient) -> None:

@@ -324,9 +324,9 @@ def test_many_breaks_lose_nothing(broker: FakeSubscriptions, client: Client) -> 
             broker.cut()
 
     breaking = threading.Thread(target=breaks)
-    breaking.start()
-    try:
-        with client.subscribe(TOPIC, "s", receiver_queue=100) as subscription:
+    with client.subscribe(TOPIC, "s", receiver_queue=100) as subscription:
+        breaking.start()  # not before: a first connection that fails is the caller's
+        try:
             for message in subscription:
                 seen.add(message.payload)
                 subscription.ack(message)
@@ -334,9 +334,9 @@ def test_many_breaks_lose_nothing(broker: FakeSubscriptions, client: Client) -> 
                     ended.set()
                 if len(seen) == 2_000:
                     break
-    finally:
-        ended.set()
-        breaking.join()
+        finally:
+            ended.set()
+            breaking.join()
     assert seen == set(numbered(2_000))
 
 

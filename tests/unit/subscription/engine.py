@@ -104,6 +104,9 @@ class ListTopic:
                 return int(batch.column(1)[0].value)
         return None
 
+    def in_memory(self, _offset: int, /) -> bool:
+        return True
+
     def reader(self, offset: int, /, *, where: Filter | None = None) -> ListReader:
         self.readers += 1
         return ListReader(self, offset, where)

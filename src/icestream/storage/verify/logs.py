@@ -34,6 +34,10 @@ class LogView(Protocol):
     @property
     def durable_end(self) -> int: ...
     @property
+    def known_committed(self) -> int:
+        """So many messages are in the table, as far as whoever keeps the log knows."""
+
+    @property
     def problems(self) -> list[str]:
         """What is wrong with the log, known before it is read."""
 
@@ -87,6 +91,10 @@ class _BrokerLog:
         return self.backlog.durable_end
 
     @property
+    def known_committed(self) -> int:
+        return self.client.describe_topic(self.topic).committed_offset or 0
+
+    @property
     def problems(self) -> list[str]:
         return [] if self.backlog.error is None else [self.backlog.error]
 
@@ -130,6 +138,7 @@ class _DirectoryLog:
     directory: Path
     topic: TopicName
     report: Report
+    known_committed: int = 0
 
     @property
     def stream_id(self) -> str:

@@ -30,7 +30,10 @@ def verify_topic(
     report = Verification(topic)
     began = time.monotonic()
     try:
+        log = find_log(topic)
+        known = log.known_committed if log is not None else 0
         table = tables.find(topic)
+        _check_catalog(known, table, report)
         log = find_log(topic)
         if table is None and log is None:
             report.add(Finding("damaged", "there is neither a log nor a table"))
@@ -40,6 +43,14 @@ def verify_topic(
         report.add(Finding("damaged", error.message, place=error.place))
     report.seconds = time.monotonic() - began
     return report
+
+
+def _check_catalog(known: int, table: TopicTable | None, report: Verification) -> None:
+    """A broker that has seen more in the table than these settings show reads another catalog."""
+    found = table.ledger.committed_offset if table is not None else 0
+    if found < known:
+        text = f"the broker has read {known} messages in the table, the catalog of these settings has {found}"
+        report.add(Finding("ledger", f"{text}: give the broker's own --data or --config"))
 
 
 def _verify(log: LogView | None, table: TopicTable | None, report: Verification, progress: Progress) -> None:
