@@ -464,7 +464,7 @@ MUTANTS = (
         "lost-answer",
         "knowing one's own write of progress again",
         "src/icestream/subscription/progress_writer.py",
-        (("entry.key).writer == self.writer:\n", "entry.key).writer is None:\n"),),
+        (("record.writer == self.writer and", "record.writer is None and"),),
         (f"{SUBSCRIPTIONS}/test_progress.py::test_a_write_whose_answer_was_lost_is_not_taken_for_another_brokers",),
     ),
     Mutant(
