@@ -27,7 +27,10 @@ class SubscriptionActions:
         }
 
     def _list(self, fields: Fields) -> Fields:
-        found = self._storage.subscriptions.find(take(fields, "topic", str, operation="list_subscriptions"))
+        topic = take(fields, "topic", str, operation="list_subscriptions")
+        if topic is not None:
+            self._storage.topic(topic)  # says so if there is none
+        found = self._storage.subscriptions.find(topic)
         return {"subscriptions": [description(subscription) for subscription in found]}
 
     def _create(self, fields: Fields) -> Fields:
