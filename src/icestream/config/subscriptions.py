@@ -44,6 +44,6 @@ class SubscriptionSettings(Section):
         default=100,
         ge=0,
         le=10_000,
-        description="With many subscriptions on a topic each lets new messages collect, at most for this long; with few "
-        "there is no delay.",
+        description="With many subscriptions on a topic each lets new messages collect, at most for this long; with "
+        "few there is no delay.",
     )
