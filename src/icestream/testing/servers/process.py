@@ -8,6 +8,7 @@ import abc
 import contextlib
 import http.client
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,13 +23,20 @@ from icestream.model.errors import UnavailableError
 HOST = "127.0.0.1"
 _SHOWN_LOG_BYTES = 4000
 _POLL_SECONDS = 0.05
+_FIRST_SERVER_PORT = 12_000
+_SERVER_PORTS = 20_000  # up to 32,000: clients get theirs from 32,768 on
 
 
 def free_port() -> int:
-    """A port that nobody listens on. The system does not give it out again soon, so two servers do not collide."""
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens on, from below those that the system gives to clients.
+
+    One of the system's own could be a client's by the time that the server asks for it; Spark then takes
+    the next one without a word to us.
+    """
+    while True:
+        port = _FIRST_SERVER_PORT + secrets.randbelow(_SERVER_PORTS)  # not `random`: tests set its seed
+        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+            return port
 
 
 class ServerProcess(abc.ABC):
