@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "header-checksum",
         "the check of a frame header's checksum",
-        "src/icestream/wal/frame.py",
+        "src/icestream/model/frame_bytes.py",
         (
             (
                 '        return Corrupt("the header\'s checksum does not match")\n',
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "body-checksum",
         "the check of a frame body's checksum",
-        "src/icestream/wal/frame.py",
+        "src/icestream/model/frame_bytes.py",
         (('        return Corrupt("the body\'s checksum does not match")\n', "        pass\n"),),
         (
             f"{SAFEGUARDS}::test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes[body]",

@@ -4,6 +4,7 @@
     /topics/{namespace}/{topic}                   a topic: stream id, settings
     /brokers/{broker}                             a live broker; under its lease
     /owners/{namespace}/{topic}                   which broker owns a topic, and the epoch; under the broker's lease
+    /cloud/heads/{namespace}/{topic}              how far a topic is in the cloud
     /cloud/objects/{namespace}/{topic}/{offset}   a cloud object by the first offset in it
     /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}
 
@@ -17,6 +18,7 @@ _NAMESPACES = "/namespaces/"
 _TOPICS = "/topics/"
 _BROKERS = "/brokers/"
 _OWNERS = "/owners/"
+_CLOUD_HEADS = "/cloud/heads/"
 _CLOUD_OBJECTS = "/cloud/objects/"
 _SUBSCRIPTIONS = "/persistent_storage/iceberg/subscriptions/"
 _OFFSET_DIGITS = 19  # the largest 64-bit offset; leading zeros make the order of keys that of offsets
@@ -61,6 +63,10 @@ def owners() -> str:
 
 def owner(name: TopicName) -> str:
     return _OWNERS + _checked(name)
+
+
+def cloud_head(name: TopicName) -> str:
+    return _CLOUD_HEADS + _checked(name)
 
 
 def cloud_objects(name: TopicName) -> str:

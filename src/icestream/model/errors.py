@@ -134,6 +134,30 @@ class DamagedError(IcestreamError):
     code = "damaged"
 
 
+class ObjectNotFoundError(IcestreamError):
+    """The object store has no object of that name."""
+
+    code = "object_not_found"
+
+
+class ObjectExistsError(IcestreamError):
+    """The object store has an object of that name already; it was left as it is."""
+
+    code = "object_exists"
+
+
+class DiskFullError(OverloadedError):
+    """The disk of the log is full, or nearly so. Nothing of this call was stored; what was acknowledged is safe."""
+
+    code = "disk_full"
+
+
+class LogLostError(IcestreamError):
+    """The log of a topic that had one is gone. It can be recovered from the cloud and the table."""
+
+    code = "log_lost"
+
+
 class DirectoryInUseError(IcestreamError):
     code = "directory_in_use"
 

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from typing import NamedTuple
 
+from icestream.model.sparse_index import SparseIndex
 from icestream.wal import Log
-from icestream.wal.index import SparseIndex
 from icestream.wal.recovery import SealedSegment
 from icestream.wal.view import Visible
 

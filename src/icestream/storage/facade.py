@@ -24,6 +24,7 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.budget import ByteBudget
+from icestream.storage.cloud import Cloud
 from icestream.storage.housekeeping import Periodic, keep_logs
 from icestream.storage.lock import exclusive_directory
 from icestream.storage.message_stream import MessageStream
@@ -88,12 +89,16 @@ class IcebergStorage:
             pool=pool,
             on_commit=self.on_commit,
         )
+        cloud = Cloud.open(self.settings, metadata)
+        if cloud is not None:
+            resources.callback(cloud.close)
         topics = Topics(
             wal.dir,
             metadata,
             context,
             max_topics=self.settings.server.max_topics,
             drop_table=self._drop_table,
+            cloud=cloud,
             reading=ReadContext(
                 self.settings.reader,
                 find_table=self._find_table,

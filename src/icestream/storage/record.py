@@ -40,6 +40,15 @@ class AckLevel(Enum):
             ) from None
 
 
+class StorageKind(Enum):
+    """Where a topic's messages end."""
+
+    TABLE = "table"
+    """In an Iceberg table."""
+    LOG = "log"
+    """In cloud objects, until the topic's own retention takes them."""
+
+
 @dataclass(frozen=True)
 class TopicRecord:
     topic: str
@@ -53,6 +62,7 @@ class TopicRecord:
     """Base64 of the serialized Arrow schema, for a topic with its own columns."""
     older_schemas: tuple[str, ...] = ()
     """What `schema` was before columns were added to it, oldest first. The first one has the id 1."""
+    storage: str = StorageKind.TABLE.value
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     deleting: bool = False

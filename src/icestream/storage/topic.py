@@ -29,6 +29,7 @@ from icestream.model.messages import (
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.reader import LogTier, ReadContext, Selection, TableTier, Tier, TopicReader, resolve
+from icestream.storage.cloud import TopicCloud
 from icestream.storage.committed import Committed
 from icestream.storage.record import AckLevel, TopicRecord, topic_schema
 from icestream.wal import Log, Payload, prepare
@@ -43,11 +44,17 @@ _CANCEL_CHECK_SECONDS = 1.0
 
 class Topic:
     def __init__(
-        self, record: TopicRecord, open_log: Callable[[TopicRecord], Log], reading: ReadContext | None = None
+        self,
+        record: TopicRecord,
+        open_log: Callable[[TopicRecord], Log],
+        reading: ReadContext | None = None,
+        cloud: TopicCloud | None = None,
     ) -> None:
         self.use(record)
         self.name: TopicName = record.name
         self.committed = Committed()
+        self.cloud = cloud
+        """The topic's part in the cloud, where the settings name an object store."""
         self._reading = reading or ReadContext()
         self._open_log = open_log
         self._opening = threading.Lock()

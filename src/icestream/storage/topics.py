@@ -24,6 +24,7 @@ from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, stream_
 from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.reader import ReadContext
+from icestream.storage.cloud import Cloud
 from icestream.storage.record import AckLevel, TopicRecord, check_positive
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
@@ -43,6 +44,7 @@ class Topics:
         max_topics: int,
         drop_table: Callable[[TopicRecord], None] = lambda _: None,
         reading: ReadContext | None = None,
+        cloud: Cloud | None = None,
         clock: Clock = now_us,
     ) -> None:
         self._directory = directory
@@ -51,6 +53,7 @@ class Topics:
         self._max_topics = max_topics
         self._drop_table = drop_table
         self._reading = reading or ReadContext()
+        self._cloud = cloud
         self._clock = clock
         self._unfinished: dict[TopicName, TopicRecord] = {}
         """Deleted, but for the table and the record."""
@@ -165,8 +168,12 @@ class Topics:
 
     def _know(self, record: TopicRecord) -> Topic:
         with self._lock:
-            topic = self._topics[record.name] = Topic(record, self._open_log, self._reading)
+            topic = self._topics[record.name] = self._topic(record)
         return topic
+
+    def _topic(self, record: TopicRecord) -> Topic:
+        cloud = self._cloud.of(record.name, record.stream_id) if self._cloud is not None else None
+        return Topic(record, self._open_log, self._reading, cloud)
 
     def update(self, name: TopicName | str, changes: dict[str, Any]) -> Topic:
         topic = self.get(name)
@@ -270,7 +277,7 @@ class Topics:
                 self._remove_log(record)
                 self._unfinished[record.name] = record
             else:
-                self._topics[record.name] = Topic(record, self._open_log, self._reading)
+                self._topics[record.name] = self._topic(record)
         self._adopt_unknown_logs()
 
     def _adopt_unknown_logs(self) -> None:
@@ -287,7 +294,7 @@ class Topics:
                 record = TopicRecord.from_stream(load_stream(files, directory), self._clock())
                 with contextlib.suppress(ConflictError):
                     self._metadata.create(keys.topic(record.name), record.to_bytes())
-                self._topics[record.name] = Topic(record, self._open_log, self._reading)
+                self._topics[record.name] = self._topic(record)
                 _log.warning("took in a log that had no record", topic=record.topic, directory=str(directory))
 
 

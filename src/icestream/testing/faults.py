@@ -21,8 +21,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from icestream.model.frame_bytes import Bytes
 from icestream.testing.operations import MUTATING, Kind, Operation
-from icestream.wal.files import Bytes, File, Files
+from icestream.wal.files import File, Files
 
 
 class SimulatedCrash(BaseException):

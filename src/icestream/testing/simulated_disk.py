@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from icestream.model.frame_bytes import Bytes
 from icestream.testing.content import SECTOR_BYTES, Content
 from icestream.testing.operations import Kind, Operation
 from icestream.testing.power import Tearing, all_states, random_state
 from icestream.testing.tree import ROOT, Directory, Entry, NameLoss, Node, Tree
-from icestream.wal.files import Bytes
 
 MAX_BUFFERS = 1024
 """Linux takes no more buffers than this in one write."""

@@ -30,10 +30,10 @@ Rules
   read has a lease, which holds it up for a bounded time.
 """
 
+from icestream.model.frame_bytes import Payload, prepare
 from icestream.wal.append import Append
 from icestream.wal.cache import FrameCache
 from icestream.wal.files import Files, LocalFiles
-from icestream.wal.frame import Payload, prepare
 from icestream.wal.log import Log
 from icestream.wal.options import LogContext, LogOptions, SyncMode
 from icestream.wal.reading import LogReader, check_offset, offset_at_time, time_at_offset

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from icestream.model.errors import IcestreamError
-from icestream.wal.frame import Payload
+from icestream.model.frame_bytes import Payload
 
 
 class Append:

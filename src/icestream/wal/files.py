@@ -17,9 +17,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
+from icestream.model.frame_bytes import Bytes
 
 _MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
 

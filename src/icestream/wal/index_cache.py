@@ -5,8 +5,9 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
+from icestream.model.sparse_index import SparseIndex
 from icestream.wal.files import File, Files
-from icestream.wal.index import SparseIndex
+from icestream.wal.index_file import load_index, save_index
 from icestream.wal.recovery import SealedSegment
 from icestream.wal.segment import HEADER_BYTES, INDEX_SUFFIX, scan_sound, segment_path
 
@@ -33,7 +34,7 @@ class IndexCache:
 
     def _load(self, segment: SealedSegment, file: File) -> SparseIndex:
         path = segment_path(segment.path.parent, segment.header.base_offset, INDEX_SUFFIX)
-        index = SparseIndex.load(self._files, path)
+        index = load_index(self._files, path)
         if index is None:
             index = SparseIndex(self._interval_bytes)
             for position, frame in scan_sound(
@@ -41,5 +42,5 @@ class IndexCache:
             ):
                 index.add(frame.base_offset, position, frame.publish_time_us)
             with contextlib.suppress(OSError):  # a reader needs the index, not the file
-                index.save(self._files, path)
+                save_index(index, self._files, path)
         return index

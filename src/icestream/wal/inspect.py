@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from icestream.model.errors import DamagedError, InvalidRequestError
+from icestream.model.frame_bytes import ALIGNMENT, MAGIC, Complete, segment_seed
+from icestream.model.frame_scan import Scan
 from icestream.wal.files import File, Files
-from icestream.wal.frame import ALIGNMENT, MAGIC, Complete, segment_seed
-from icestream.wal.index import SparseIndex
+from icestream.wal.index_file import load_index
 from icestream.wal.recovery import TORN_DIRECTORY
 from icestream.wal.segment import (
     FOOTER_BYTES,
     HEADER_BYTES,
     INDEX_SUFFIX,
-    Scan,
     SegmentHeader,
     decode_header,
     read_footer,
@@ -212,7 +212,7 @@ def _inspect_segment(
                 Problem(str(path), footer.position, "frames are missing", segment.end_offset, footer.end_offset)
             )
         if footer is not None:
-            index = SparseIndex.load(files, segment_path(directory, base_offset, INDEX_SUFFIX))
+            index = load_index(files, segment_path(directory, base_offset, INDEX_SUFFIX))
             segment.index = (
                 f"{len(index)} entries" if index is not None else "missing or damaged (made anew when needed)"
             )

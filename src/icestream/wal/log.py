@@ -19,10 +19,10 @@ from pathlib import Path
 from time import monotonic, perf_counter
 
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, LogUnavailableError
+from icestream.model.frame_bytes import Bytes, Payload, encode
 from icestream.model.frames import Frame
 from icestream.wal.append import Append
-from icestream.wal.files import Bytes, make_directories
-from icestream.wal.frame import Payload, encode
+from icestream.wal.files import make_directories
 from icestream.wal.group_commit import GroupCommit
 from icestream.wal.index_cache import IndexCache
 from icestream.wal.leases import Leases

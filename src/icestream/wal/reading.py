@@ -8,11 +8,12 @@ from bisect import bisect_right
 from pathlib import Path
 
 from icestream.model.errors import OffsetOutOfRangeError
+from icestream.model.frame_scan import Scan
 from icestream.model.frames import Frame
 from icestream.wal.files import File
 from icestream.wal.log import Log
 from icestream.wal.recovery import ActiveSegment, SealedSegment
-from icestream.wal.segment import HEADER_BYTES, Scan, damaged, scan_sound
+from icestream.wal.segment import HEADER_BYTES, damaged, scan_sound
 from icestream.wal.view import Visible
 
 DEFAULT_READ_BYTES = 1 << 20

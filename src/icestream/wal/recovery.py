@@ -20,18 +20,18 @@ Steps:
 from dataclasses import dataclass
 from pathlib import Path
 
+from icestream.model import frame_bytes as frames
 from icestream.model.errors import DamagedError
+from icestream.model.frame_bytes import Corrupt, Decoded
+from icestream.model.frame_scan import Scan
 from icestream.model.frames import Frame
-from icestream.wal import frame as frames
+from icestream.model.sparse_index import SparseIndex
 from icestream.wal.files import File, Files, write_all
-from icestream.wal.frame import Corrupt, Decoded
-from icestream.wal.index import SparseIndex
 from icestream.wal.producers import Producers, Sent
 from icestream.wal.segment import (
     FOOTER_BYTES,
     HEADER_BYTES,
     PRODUCERS_SUFFIX,
-    Scan,
     SegmentFooter,
     SegmentHeader,
     damaged,

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from icestream.model.errors import InvalidRequestError
+from icestream.model.frame_bytes import encode, prepare, segment_seed
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, write_all
-from icestream.wal.frame import encode, prepare, segment_seed
 from icestream.wal.inspect import Piece, read_checkpoint, read_header, read_stream, walk
 from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (

@@ -9,9 +9,10 @@ from uuid import UUID
 import xxhash
 
 from icestream.model.errors import DamagedError
+from icestream.model.frame_bytes import Corrupt, Decoded, Incomplete, segment_seed
+from icestream.model.frame_scan import Scan
 from icestream.model.frames import Frame
 from icestream.wal.files import File, Files
-from icestream.wal.frame import Complete, Corrupt, Decoded, Incomplete, decode, segment_seed
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -22,7 +23,6 @@ _HEADER = struct.Struct("<8sQQq16sQQ")
 _HEADER_MAGIC = b"ICESEG\x00\x01"
 _FOOTER = struct.Struct("<8sQQqqQ8xQ")
 _FOOTER_MAGIC = b"ICEEND\x00\x01"
-_READ_BYTES = 1 << 20
 
 
 class SegmentHeader(NamedTuple):
@@ -101,57 +101,6 @@ def read_footer(file: File) -> SegmentFooter | None:
         return None
     footer = decode_footer(file.read(FOOTER_BYTES, position))
     return footer if footer is not None and footer.position == position else None
-
-
-class Scan:
-    """Walks a segment's frames from a position on, with bounded memory; `stop` says why it ended, and `position` where.
-
-    `stop` is None when the limit was reached exactly, else the undecodable outcome at `position`. With `one_read` it
-    also ends, without a stop, when a frame was found and the next one would need another read.
-    """
-
-    def __init__(
-        self,
-        file: File,
-        position: int,
-        limit: int,
-        *,
-        seed: int,
-        read_bytes: int = _READ_BYTES,
-        one_read: bool = False,
-    ) -> None:
-        self._file = file
-        self._seed = seed
-        self._limit = limit
-        self._read_bytes = read_bytes
-        self._one_read = one_read
-        self.position = position
-        self.stop: Decoded | None = None
-
-    def __iter__(self) -> Iterator[tuple[int, Complete]]:
-        """Each frame with its position. Bodies are slices of the buffer that was read."""
-        buffer, start = memoryview(b""), self.position
-        while self.position < self._limit:
-            seed = self._seed + self.position
-            outcome = decode(buffer, self.position - start, seed)
-            if isinstance(outcome, Incomplete):
-                if self._one_read and self.position > start:
-                    return
-                buffer, start = self._read(outcome.needed), self.position
-                outcome = decode(buffer, 0, seed)
-                if isinstance(outcome, Incomplete) and outcome.needed <= self._limit - self.position:
-                    buffer = self._read(outcome.needed)  # the header has told how long the frame is
-                    outcome = decode(buffer, 0, seed)
-            if not isinstance(outcome, Complete):
-                self.stop = outcome
-                return
-            found = self.position
-            self.position = start + outcome.end
-            yield found, outcome
-
-    def _read(self, needed: int) -> memoryview:
-        length = min(max(needed, self._read_bytes), self._limit - self.position)
-        return memoryview(self._file.read(length, self.position))
 
 
 def scan_sound(file: File, path: Path, position: int, limit: int, seed: int) -> Iterator[tuple[int, Frame]]:

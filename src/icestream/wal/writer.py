@@ -8,9 +8,11 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+from icestream.model.frame_bytes import Bytes
 from icestream.model.frames import Frame
-from icestream.wal.files import Bytes, Files, write_all
-from icestream.wal.index import SparseIndex
+from icestream.model.sparse_index import SparseIndex
+from icestream.wal.files import Files, write_all
+from icestream.wal.index_file import save_index
 from icestream.wal.options import LogOptions
 from icestream.wal.recovery import ActiveSegment, SealedSegment
 from icestream.wal.segment import (
@@ -102,5 +104,5 @@ class SegmentWriter:
         write_all(active.file, [encode_footer(footer)], active.position)
         active.file.truncate(active.position + FOOTER_BYTES)
         active.file.datasync()
-        active.index.save(self._files, segment_path(active.path.parent, active.header.base_offset, INDEX_SUFFIX))
+        save_index(active.index, self._files, segment_path(active.path.parent, active.header.base_offset, INDEX_SUFFIX))
         return SealedSegment(active.header, footer, active.path)

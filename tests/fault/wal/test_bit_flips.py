@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from icestream.model.errors import DamagedError
+from icestream.model.frame_bytes import Complete, decode
 from icestream.testing import Fail, FaultPlan, FaultyFiles, Kind, SimulatedDisk
 from icestream.testing.log_model import DIRECTORY, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import Files, Log, LogOptions
-from icestream.wal.frame import Complete, decode
 from icestream.wal.segment import FOOTER_BYTES, HEADER_BYTES, decode_header, segment_offsets, segment_path
 
 OPTIONS = LogOptions(max_file_bytes=900, max_group_bytes=900, index_interval_bytes=128, reopen_pause_seconds=0)

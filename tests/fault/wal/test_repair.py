@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from icestream.model.errors import DamagedError
+from icestream.model.frame_bytes import Complete, decode
 from icestream.model.messages import Encoding
 from icestream.testing import SimulatedDisk
 from icestream.testing.log_model import DIRECTORY, STREAM, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import LogOptions
-from icestream.wal.frame import Complete, decode
 from icestream.wal.repair import repair_directory
 from icestream.wal.segment import HEADER_BYTES, decode_header, segment_offsets, segment_path
 

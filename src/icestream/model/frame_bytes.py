@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import xxhash
 
 from icestream.model.frames import Frame
-from icestream.wal.files import Bytes
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
 
 MAGIC = b"IFRM"
 VERSION = 1

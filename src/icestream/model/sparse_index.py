@@ -1,17 +1,14 @@
-"""The sparse index of a segment: for one frame in every so many bytes its offset, position and publish time.
+"""The sparse index of a file of frames: for one frame in every so many bytes its offset, position and publish time.
 
-Derived from the segment and never trusted beyond its checksum: a missing or damaged index is made anew.
+Derived from the frames and never trusted beyond its checksum: a missing or damaged index is made anew.
 """
 
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from pathlib import Path
 from typing import Self
 
 import xxhash
-
-from icestream.wal.files import Files
 
 _HEADER = struct.Struct("<8sQQ")
 _MAGIC = b"ICEIDX\x00\x01"
@@ -45,24 +42,15 @@ class SparseIndex:
         place = bisect_left(self._times, time_us) - 1
         return self._positions[place] if place >= 0 else None
 
-    def save(self, files: Files, path: Path) -> None:
-        entries = self._offsets.tobytes() + self._positions.tobytes() + self._times.tobytes()
-        head = _HEADER.pack(_MAGIC, self.interval_bytes, len(self))
-        if files.exists(path):
-            files.remove(path)
-        file = files.open(path, create=True)
-        try:
-            file.write([head, entries, struct.pack("<Q", xxhash.xxh3_64_intdigest(head + entries))], 0)
-        finally:
-            file.close()
+    def to_bytes(self) -> bytes:
+        """Its own checksum is at the end."""
+        columns = self._offsets.tobytes() + self._positions.tobytes() + self._times.tobytes()
+        data = _HEADER.pack(_MAGIC, self.interval_bytes, len(self)) + columns
+        return data + struct.pack("<Q", xxhash.xxh3_64_intdigest(data))
 
     @classmethod
-    def load(cls, files: Files, path: Path) -> Self | None:
-        """The saved index, or None where it is missing or its bytes are not what was written."""
-        try:
-            data = files.read_bytes(path)
-        except FileNotFoundError:
-            return None
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """The index that was made these bytes, or None where they are not what was made."""
         if len(data) < _HEADER.size + 8 or xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
             return None
         magic, interval_bytes, count = _HEADER.unpack_from(data)

@@ -1,0 +1,37 @@
+"""The log in the cloud: frames shipped to an object store, and read back from there.
+
+What it guarantees
+------------------
+* An object holds whole durable frames, byte for byte as the log has them, of a range of offsets without a gap. It is
+  there wholly or not at all, and says all about itself.
+* A described object follows on the one before it. A confirmed byte is never sent again.
+* An owner of the past cannot describe an object: every change is a compare-and-swap on the topic's head.
+* Damage is a `DamagedError` that names object and offsets; every frame that is read is checked.
+
+`names` and `trailer` say what lies in the store, `descriptor` and `registry` what the metadata store knows of it.
+"""
+
+from icestream.cloud.descriptor import Head, ObjectDescriptor, Part, damaged_object, inline_index
+from icestream.cloud.object_map import ObjectMap, Span
+from icestream.cloud.registry import Registry
+from icestream.cloud.store import ObjectInfo, ObjectStore, ObjectWriter
+from icestream.cloud.trailer import FOOTER_BYTES, Trailer, check_trailer, decode_trailer, footer_data_bytes
+
+__all__ = [
+    "FOOTER_BYTES",
+    "Head",
+    "ObjectDescriptor",
+    "ObjectInfo",
+    "ObjectMap",
+    "ObjectStore",
+    "ObjectWriter",
+    "Part",
+    "Registry",
+    "Span",
+    "Trailer",
+    "check_trailer",
+    "damaged_object",
+    "decode_trailer",
+    "footer_data_bytes",
+    "inline_index",
+]

@@ -1,0 +1,83 @@
+"""The objects of a topic by offset and time, kept in memory: a few numbers for each."""
+
+import threading
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from icestream.cloud.descriptor import ObjectDescriptor
+from icestream.cloud.registry import Registry
+
+
+class Span(NamedTuple):
+    """What is kept of an object."""
+
+    first_offset: int
+    end_offset: int
+    last_time_us: int
+    size: int
+
+
+class ObjectMap:
+    """Thread-safe. Read from the registry at first use; who changes the registry tells it here too."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._spans: tuple[Span, ...] | None = None
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """By offset; replaced as one, so that it can be looked through without a lock."""
+        spans = self._spans
+        return spans if spans is not None else self.refresh()
+
+    @property
+    def first_offset(self) -> int | None:
+        """None if there are no objects."""
+        spans = self.spans
+        return spans[0].first_offset if spans else None
+
+    @property
+    def end_offset(self) -> int:
+        """0 if there are no objects."""
+        spans = self.spans
+        return spans[-1].end_offset if spans else 0
+
+    def span_at(self, offset: int) -> Span | None:
+        """The object that holds an offset."""
+        spans = self.spans
+        place = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
+        return spans[place] if place >= 0 and offset < spans[place].end_offset else None
+
+    def span_at_time(self, time_us: int) -> Span | None:
+        """The first object with a message that was published at that time or later."""
+        spans = self.spans
+        place = bisect_left(spans, time_us, key=lambda span: span.last_time_us)
+        return spans[place] if place < len(spans) else None
+
+    def find(self, offset: int) -> ObjectDescriptor | None:
+        """The description of the object that holds an offset, from the registry."""
+        span = self.span_at(offset)
+        return self._registry.get(span.first_offset) if span is not None else None
+
+    def refresh(self) -> tuple[Span, ...]:
+        """Read all of it anew, for who does not own the topic."""
+        with self._lock:
+            self._spans = tuple(_span(descriptor) for descriptor in self._registry.objects())
+            return self._spans
+
+    def add(self, descriptor: ObjectDescriptor) -> None:
+        """It was published."""
+        with self._lock:
+            if self._spans is not None:
+                self._spans = (*self._spans, _span(descriptor))
+
+    def remove_before(self, first_offset: int) -> None:
+        """The objects before the one that begins there were taken off the record."""
+        with self._lock:
+            if self._spans is not None:
+                self._spans = tuple(span for span in self._spans if span.first_offset >= first_offset)
+
+
+def _span(descriptor: ObjectDescriptor) -> Span:
+    return Span(descriptor.first_offset, descriptor.end_offset, descriptor.last_time_us, descriptor.size)
