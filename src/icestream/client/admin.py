@@ -30,6 +30,12 @@ class TopicDescription:
     durable_end: int
     committed_offset: int | None
     """Messages below it are in the table; None while the broker has not looked."""
+    storage: str
+    """`table`, or `log` for a topic that lives in the log and the cloud alone."""
+    uploaded_offset: int | None
+    """Messages below it are in the cloud; None where the broker has no object store."""
+    cloud_start_offset: int | None
+    """The first message that the cloud has; None where it has none."""
     raw: dict[str, Any]
 
     @classmethod
@@ -48,6 +54,9 @@ class TopicDescription:
             start_offset=fields["start_offset"],
             durable_end=fields["durable_end"],
             committed_offset=fields.get("committed_offset"),
+            storage=fields.get("storage", "table"),
+            uploaded_offset=fields.get("uploaded_offset"),
+            cloud_start_offset=fields.get("cloud_start_offset"),
             raw=fields,
         )
 
@@ -78,11 +87,14 @@ class Admin:
         retention_mb: int | None = None,
         partition_by: Sequence[str] = (),
         sort_by: Sequence[str] = (),
+        storage: str | None = None,
         if_not_exists: bool = False,
     ) -> TopicDescription:
         """Make a topic. Without a schema it takes messages; with one, Arrow data of exactly those columns.
 
         `partition_by` (`day(publish_time)`, `bucket(16, key)`, …) and `sort_by` say how its table is laid out.
+        `storage` is `table`, or `log` for a topic without a table, which lives in the log and in cloud objects until
+        its own retention takes them.
         """
         fields = {
             "topic": str(TopicName.parse(topic)),
@@ -92,6 +104,7 @@ class Admin:
             "retention_mb": retention_mb,
             "partition_by": list(partition_by) or None,
             "sort_by": list(sort_by) or None,
+            "storage": storage,
             "if_not_exists": if_not_exists or None,
         }
         return TopicDescription.from_json(self._connection.action("create_topic", fields))

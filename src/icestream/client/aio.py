@@ -106,6 +106,16 @@ class Client:
     async def delete_topic(self, topic: str | TopicName) -> None:
         await asyncio.to_thread(self._client.delete_topic, topic)
 
+    async def flush_topic(
+        self,
+        topic: str | TopicName,
+        timeout: float | None = 60.0,  # noqa: ASYNC109 - the broker's patience, not the loop's
+    ) -> int:
+        return await asyncio.to_thread(self._client.flush_topic, topic, timeout)
+
+    async def recover_topic(self, topic: str | TopicName) -> dict[str, Any]:
+        return await asyncio.to_thread(self._client.recover_topic, topic)
+
     async def subscriptions(self, topic: str | TopicName | None = None) -> list[SubscriptionDescription]:
         return await asyncio.to_thread(self._client.subscriptions, topic)
 

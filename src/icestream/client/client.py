@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.admin import Admin
+from icestream.client.cloud import CloudCalls
 from icestream.client.committed import wait_committed
 from icestream.client.connection import Connection
 from icestream.client.consumer import Consumer
@@ -43,7 +44,7 @@ _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
 
 
-class Client(Admin, SubscriptionAdmin, PipelineCalls):
+class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls):
     """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.

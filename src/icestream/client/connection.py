@@ -37,20 +37,22 @@ class Connection:
         self._closed = False
         roots = Path(tls).read_bytes() if isinstance(tls, str | Path) else tls
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
-        self._call = fl.FlightCallOptions(timeout=timeout_s, headers=headers)
-        self._stream = fl.FlightCallOptions(headers=headers)
+        self._options = partial(fl.FlightCallOptions, headers=headers)
+        self._call = self._options(timeout=timeout_s)
+        self._stream = self._options()
         poll_directly(CLIENT)
         self._new_client = partial(fl.FlightClient, location, tls_root_certs=roots, generic_options=_CHANNEL)
         self._client = self._new_client()
 
-    def action(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """One administrative call; fields that are None are left out."""
+    def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """One administrative call; fields that are None are left out. `timeout_s` is for those that take long."""
         self.check_open(name)
         body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
         retries = 1
+        options = self._call if timeout_s is None else self._options(timeout=timeout_s)
         while True:
             try:
-                results = list(self._client.do_action(fl.Action(name, body), self._call))
+                results = list(self._client.do_action(fl.Action(name, body), options))
             except (fl.FlightError, pa.ArrowException) as error:
                 failure = self.typed(error, name)
                 if not (retries and _not_sent(error)):

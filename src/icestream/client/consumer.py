@@ -7,7 +7,7 @@ from typing import Self
 import pyarrow as pa
 
 from icestream.client.feed import Feed
-from icestream.model.errors import InvalidRequestError
+from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import STREAM_SCHEMA
 
@@ -50,6 +50,11 @@ class Consumer:
     def ended(self) -> bool:
         """No more will come."""
         return self.feed.ended
+
+    @property
+    def interruption(self) -> IcestreamError | None:
+        """When following: why the broker cannot be read from at the moment; None while it can."""
+        return self.feed.interruption
 
     def close(self) -> None:
         """Stop reading, from any thread. An iteration that waits for the next message ends."""

@@ -55,6 +55,8 @@ class Feed:
         self._reader: Any = None
         self._accepted = False
         self._listener: Callable[[], None] | None = None
+        self.interruption: IcestreamError | None = None
+        """Why nothing comes at the moment, while the broker is away and is looked for."""
         self._thread = threading.Thread(target=self._run, name="icestream-feed", daemon=True)
         self._thread.start()
 
@@ -123,6 +125,7 @@ class Feed:
                 break
             if error is not None and not (self._accepted and _passes(error)):
                 break
+            self.interruption = error
             with self._lock:
                 self._changed.wait_for(lambda: self._closed, backoff.next())
         with self._lock:
@@ -147,6 +150,7 @@ class Feed:
         try:
             _ = reader.schema  # comes before any message: so the broker has accepted the call
             self._accepted = True
+            self.interruption = None
             while True:
                 try:
                     chunk = reader.read_chunk()

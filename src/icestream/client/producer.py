@@ -99,7 +99,7 @@ class Producer:
         else:
             payload, key, pairs, size = checked(payload, key, attributes)
         outbox = self._outbox
-        work = None
+        work: list[PendingBatch] = []
         with self._lock:
             batch = outbox.open
             fresh = (
@@ -118,7 +118,7 @@ class Producer:
             outbox.buffered_bytes += size
             if fresh or (self._eager and not outbox.sent):
                 work = self._start(direct=direct)
-        if work is not None:
+        if work:
             self._publisher.write(work)
         return receipt
 
@@ -163,20 +163,20 @@ class Producer:
                 outbox.buffered_bytes += nbytes
                 parts.append(part)
                 work = self._start(direct=direct)
-            if work is not None:
+            if work:
                 self._publisher.write(work)
         return BatchReceipt(parts)
 
     # ---- with the lock held
 
-    def _start(self, *, direct: bool) -> PendingBatch | None:
+    def _start(self, *, direct: bool) -> list[PendingBatch]:
         now = time.monotonic()
         if not self._outbox.sendable(now):
-            return None  # what it waits for, an acknowledgement or a timer, brings the sender thread to it
+            return []  # what it waits for, an acknowledgement or a timer, brings the sender thread to it
         if direct:
             return self._publisher.begin(self._outbox, now)
         self._publisher.schedule(self._outbox)
-        return None
+        return []
 
     def _room(self, size: int, *, block: bool) -> PendingBatch | None:
         """An open batch that the message fits into."""

@@ -4,6 +4,9 @@ Any thread may write, one at a time: the thread that sends a lone message writes
 what cannot go at once is left to the sender thread, which is woken by acknowledgements, timers and reconnects, and
 writes what several producers of a topic have by then as one. There
 are two threads, however many producers there are. One lock guards all state and is never held during input or output.
+
+Producers that were answered together are likely to send again together. So the first of them to come back waits a
+moment for the others, and the last one writes what all have.
 """
 
 import itertools
@@ -30,6 +33,8 @@ _JOIN_TIMEOUT_S = 2.0
 _TOGETHER_BATCHES = 128
 _TOGETHER_BYTES = 256 * 1024
 """Most that several producers' batches may have to be written as one."""
+_GATHER_S = 0.001
+"""How long producers that were answered together wait for each other: less than the answers took."""
 
 Afterwards = list[Callable[[], None]]
 """What is to be called once the lock is let go: it may run other people's code."""
@@ -50,6 +55,9 @@ class Publisher:
         self._stream: PublishStream | None = None
         self._want_stream = False
         self._writing = False
+        self._gathering = 0
+        """So many producers were answered together and may be about to send again."""
+        self._gather_until = 0.0
         self._connect_at = 0.0
         self._check_at = 0.0
         self._backoff = Backoff()
@@ -84,15 +92,19 @@ class Publisher:
 
     # ---- for callers that hold the lock
 
-    def begin(self, outbox: Outbox, now: float) -> PendingBatch | None:
-        """A batch that the calling thread has to `write` once it has let the lock go; or None: it will be done."""
+    def begin(self, outbox: Outbox, now: float) -> list[PendingBatch]:
+        """What the calling thread has to `write` once it has let the lock go; where it is nothing, it will be done."""
+        if self._gathering and not self._writing:
+            self.schedule(outbox)
+            return self._next_batches(now) if len(self._ready) >= self._gathering else []
         if self._stream is None or self._writing or self._ready:
             self.schedule(outbox)
-            return None
+            return []
         batch = outbox.take(now)
-        if batch is not None:
-            self._writing = True
-        return batch
+        if batch is None:
+            return []
+        self._writing = True
+        return [batch]
 
     def schedule(self, outbox: Outbox) -> None:
         """Let the sender thread look at it."""
@@ -100,7 +112,8 @@ class Publisher:
             outbox.scheduled = True
             self._ready.append(outbox)
             self._want_stream = True
-            self._notify()
+            if not self._gathering or len(self._ready) == 1:  # else it knows already until when to wait
+                self._notify()
 
     def seal_at(self, when: float, outbox: Outbox, batch: PendingBatch) -> None:
         if self._timers.add(when, outbox, batch):
@@ -113,8 +126,14 @@ class Publisher:
 
     # ---- writing
 
-    def write(self, batch: PendingBatch) -> None:
-        """Write a batch that `begin` gave. A failure is not raised: the stream's end is handled where it is read."""
+    def write(self, batches: list[PendingBatch]) -> None:
+        """Write what `begin` gave. A failure is not raised: the stream's end is handled where it is read."""
+        if len(batches) == 1:
+            self._write_alone(batches[0])
+        elif batches:
+            self._write_together(batches)
+
+    def _write_alone(self, batch: PendingBatch) -> None:
         outbox: Outbox = batch.owner
         record = batch.arrow()
         with self.lock:
@@ -182,20 +201,18 @@ class Publisher:
                         self.schedule(outbox)
                     afterwards = self._give_up_stalled(now)
                     connect = self._stream is None and self._want_stream and now >= self._connect_at
-                    batches = self._next_batches(now)
+                    batches = self._next_batches(now) if not self._gathering or now >= self._gather_until else []
                     if connect or batches or afterwards:
                         break
                     self._sleep(now)
             _call(afterwards)
             if connect:
                 self._connect()
-            if len(batches) == 1:
-                self.write(batches[0])
-            elif batches:
-                self._write_together(batches)
+            self.write(batches)
 
     def _next_batches(self, now: float) -> list[PendingBatch]:
         """The next producer's batch, and small ones of those in turn behind it that publish to the same topic."""
+        self._gathering = 0
         first = self._next_batch(now)
         if first is None:
             return []
@@ -236,6 +253,8 @@ class Publisher:
     def _sleep(self, now: float) -> None:
         due = self._timers.next()
         until = [] if due is None else [due]
+        if self._gathering and self._ready:
+            until.append(self._gather_until)
         if self._stream is None and self._want_stream:
             until.append(self._connect_at)
         if self._in_flight or self._stream is None:
@@ -320,7 +339,10 @@ class Publisher:
     def _on_answer(self, answer: dict[str, Any]) -> None:
         now = time.monotonic()
         with self.lock:
-            afterwards = [call for each in answer.get("answers", (answer,)) for call in self._take_answer(each, now)]
+            answers = answer.get("answers", (answer,))
+            if len(answers) > 1:
+                self._gathering, self._gather_until = len(answers), now + _GATHER_S
+            afterwards = [call for each in answers for call in self._take_answer(each, now)]
         _call(afterwards)
 
     def _take_answer(self, answer: dict[str, Any], now: float) -> Afterwards:

@@ -165,6 +165,11 @@ class Subscription:
         """No more will come."""
         return self.feed.ended
 
+    @property
+    def interruption(self) -> IcestreamError | None:
+        """Why the broker cannot be reached at the moment; None while it can."""
+        return self.feed.interruption
+
     def close(self, timeout: float = 5.0) -> None:
         """Stop, from any thread; iterations end. Acknowledgements get up to `timeout` seconds to reach the broker.
 

@@ -40,6 +40,8 @@ class SubscriptionFeed:
         self._error: IcestreamError | None = None
         self._closed = False
         self._listener: Callable[[], None] | None = None
+        self.interruption: IcestreamError | None = None
+        """Why nothing comes at the moment, while the broker is away and is looked for."""
         self.subscribed: dict[str, Any] | None = None
         """What the broker said when it accepted this consumer; None before."""
         self.on_break: Callable[[], None] = lambda: None
@@ -164,6 +166,7 @@ class SubscriptionFeed:
                 self.on_break()
             if self.subscribed is None or not _passes(error):
                 break
+            self.interruption = error
             if time.monotonic() - started > _END_S:
                 backoff.reset()
             with self._lock:
@@ -189,6 +192,7 @@ class SubscriptionFeed:
                 accepted = fields["subscribed"]
                 self._acks.attach(stream, accepted["session_timeout_ms"] / 1000 / _PINGS_PER_TIMEOUT)
                 with self._lock:
+                    self.interruption = None
                     self.subscribed = accepted
                     self._changed.notify_all()
 
