@@ -56,7 +56,8 @@ mutants: setup ## remove a safeguard at a time and see a test fail
 
 bench: setup ## measure this machine: floors and icestream side by side
 	@$(BIN)/icestream bench ack && $(BIN)/icestream bench produce && $(BIN)/icestream bench fanout \
-	    && $(BIN)/icestream bench pipeline && $(BIN)/icestream bench replay
+	    && $(BIN)/icestream bench pipeline && $(BIN)/icestream bench replay \
+	    && $(BIN)/icestream bench cloud
 
 docs: setup ## build the documentation into docs/_build/html
 	@$(BIN)/icestream config docs > docs/settings.md

@@ -2,8 +2,10 @@
 
 from hypothesis import settings
 from tests.servers import (
+    azurite_server,
     etcd_cluster,
     etcd_server,
+    gcs_server,
     glue_server,
     iceberg_jars,
     postgres_server,
@@ -13,8 +15,10 @@ from tests.servers import (
 )
 
 __all__ = [
+    "azurite_server",
     "etcd_cluster",
     "etcd_server",
+    "gcs_server",
     "glue_server",
     "iceberg_jars",
     "postgres_server",

@@ -11,8 +11,10 @@ import pytest
 
 from icestream.pipeline.jars import JARS, ensure_jars
 from icestream.testing.servers import (
+    AzuriteServer,
     EtcdCluster,
     EtcdServer,
+    GcsServer,
     GlueServer,
     PostgresServer,
     RestCatalogServer,
@@ -36,6 +38,20 @@ def require(name: str) -> None:
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     require("s3")
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    require("gcs")
+    with GcsServer(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
+    require("azurite")
+    with AzuriteServer(tmp_path_factory.mktemp("azurite")) as server:
         yield server
 
 

@@ -8,6 +8,8 @@ import pytest
 from tests.servers import require
 from tests.topics import Topics
 
+from icestream.config import PipelineSettings, Settings
+from icestream.pipeline.session import Spark
 from icestream.testing.broker_process import BrokerProcess
 from icestream.testing.spark_process import SparkProcess
 
@@ -18,6 +20,13 @@ def spark_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPro
     require("iceberg-jars")
     with SparkProcess(tmp_path_factory.mktemp("spark-sql")) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Spark]:
+    """The pipeline's session, of which a process can have one."""
+    with Spark(Settings(pipeline=PipelineSettings(master="local[2]"))) as spark:
+        yield spark
 
 
 @pytest.fixture(scope="module")

@@ -149,16 +149,49 @@ def pipeline(
     _run("pipeline", measure, data, as_json=as_json)
 
 
+@command.command(epilog="Example: icestream bench cloud --upload-mb 128")
+@click.option("--messages", type=click.IntRange(100_000), default=2_000_000, show_default=True, help="Of history.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="Of history.")
+@click.option("--upload-mb", type=click.IntRange(16), default=512, show_default=True, help="Of each upload.")
+@click.option("--acks", type=click.IntRange(100), default=3_000, show_default=True, help="Single messages.")
+@data_option
+@json_option
+def cloud(messages: int, message_bytes: int, upload_mb: int, acks: int, data: Path | None, as_json: bool) -> None:
+    """The log in a local S3 server: uploads, history from there, and publishing beside it."""
+    from icestream.bench.cloud import measure_cloud  # noqa: PLC0415 - it needs a server that others need not have
+
+    with _directory(data) as directory, _progress("cloud") as progress:
+        figures = measure_cloud(
+            directory,
+            messages=messages,
+            message_bytes=message_bytes,
+            upload_mb=upload_mb,
+            acks=acks,
+            progress=progress,
+        )
+    _report("cloud", figures, as_json=as_json)
+
+
 def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool) -> None:
-    if data is not None:
-        data.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="icestream-bench-", dir=data) as temporary,
-        BrokerProcess(Path(temporary) / "data") as broker,
+        _directory(data) as directory,
+        BrokerProcess(directory / "data") as broker,
         _progress(name) as progress,
     ):
-        figures = measure(broker, Path(temporary), progress)
+        figures = measure(broker, directory, progress)
         figures["broker"] = process_resources(broker.pid)
+    _report(name, figures, as_json=as_json)
+
+
+@contextmanager
+def _directory(data: Path | None) -> Iterator[Path]:
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="icestream-bench-", dir=data) as temporary:
+        yield Path(temporary)
+
+
+def _report(name: str, figures: dict[str, Any], *, as_json: bool) -> None:
     report = {"bench": name, "machine": {"cores": os.cpu_count(), "kernel": platform.release()}, **figures}
     if as_json:
         click.echo(json.dumps(report, indent=2))

@@ -10,13 +10,14 @@ import click
 import pyarrow as pa
 
 from icestream.cli.common import broker_option, config_option
+from icestream.cli.presence import Presence
 from icestream.cli.rows import Render, raw_renderer, render_json
 from icestream.cli.start import parse_start
 from icestream.cli.streams import leave_stdout
 from icestream.cli.subscribed import consume_subscription, queue_for
 from icestream.cli.subscription import TYPES
 from icestream.client import Client
-from icestream.model.errors import DeadlineError
+from icestream.model.errors import DeadlineError, IcestreamError
 from icestream.model.offsets import StartPosition
 
 _LOOK_AT_READER_S = 0.5
@@ -30,6 +31,9 @@ class Source(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    @property
+    def interruption(self) -> IcestreamError | None: ...
 
 
 @click.command(name="consume", epilog="Example: icestream consume default/events --from 2026-01-31T12:00:00Z --follow")
@@ -117,14 +121,15 @@ def command(
             with TableConsumer(
                 settings, topic, start, follow=follow, max_messages=max_messages, where=condition
             ) as table:
-                _write(table, render, output, follow=follow, timeout=timeout)
+                _write(table, render, output, Presence("the catalog"), follow=follow, timeout=timeout)
             return
         with Client(broker) as client:
+            presence = Presence(f"the broker at {client.url}")
             if subscription is None:
                 with client.consume(
                     topic, start, follow=follow, max_messages=max_messages, where=condition
                 ) as consumer:
-                    _write(consumer, render, output, follow=follow, timeout=timeout)
+                    _write(consumer, render, output, presence, follow=follow, timeout=timeout)
             else:
                 queue = queue_for(max_messages)
                 with client.subscribe(
@@ -135,6 +140,7 @@ def command(
                         subscribed,
                         render,
                         output,
+                        presence,
                         follow=follow,
                         max_messages=max_messages,
                         timeout=timeout,
@@ -146,18 +152,23 @@ def command(
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def _write(consumer: Source, render: Render, output: IO[bytes], *, follow: bool, timeout: float | None) -> None:
-    while (batch := _next(consumer, output, follow=follow, timeout=timeout)) is not None:
+def _write(
+    consumer: Source, render: Render, output: IO[bytes], presence: Presence, *, follow: bool, timeout: float | None
+) -> None:
+    while (batch := _next(consumer, output, presence, follow=follow, timeout=timeout)) is not None:
         output.write(render(batch))
         output.flush()
 
 
-def _next(consumer: Source, output: IO[bytes], *, follow: bool, timeout: float | None) -> pa.RecordBatch | None:
+def _next(
+    consumer: Source, output: IO[bytes], presence: Presence, *, follow: bool, timeout: float | None
+) -> pa.RecordBatch | None:
     """The next batch, or None when it is time to end. While it waits, it looks whether anyone still reads."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         left = _LOOK_AT_READER_S if deadline is None else min(_LOOK_AT_READER_S, deadline - time.monotonic())
         batch = consumer.poll(max(0.0, left))
+        presence.note(consumer.interruption)
         if batch is not None:
             return batch
         if consumer.ended:

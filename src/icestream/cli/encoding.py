@@ -59,11 +59,12 @@ def row_encoder(schema: pa.Schema) -> Encode:
 
 def key_of(value: Any, field: str) -> bytes | None:
     """The key in `field`, which may be a dotted path: text as it is, other values as JSON, none for null."""
-    if isinstance(value, dict) and field in value:
-        value = value[field]
-    else:
-        for name in field.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
+    for name in (field,) if isinstance(value, dict) and field in value else field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise InvalidMessageError(
+                f"it has no field {field}, which is to be the key", remedy="write null for no key"
+            )
+        value = value[name]
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -22,6 +22,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def offsets_text(first: int, end: int) -> str:
+    """A range of offsets as all commands say it: `offsets 0 to 99, next 100`; the last one belongs to it."""
+    return f"offsets {first} to {end - 1}, next {end}" if end > first else f"no offsets, next {end}"
+
+
 def size_text(nbytes: float) -> str:
     """`0 B`, `1.5 KiB`, `12 MiB`."""
     unit = 0

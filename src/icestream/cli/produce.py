@@ -11,13 +11,14 @@ from typing import Self
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from icestream.cli.commit_watch import CommitWatch
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console
 from icestream.cli.encoding import Encode, encode_lines, json_encoder, row_encoder
 from icestream.cli.formatting import count_text, duration_text, plural, rate_text
 from icestream.cli.lines import read_lines
 from icestream.cli.sending import Confirmed, Sender
-from icestream.client import Client
+from icestream.client import Client, TopicDescription
 from icestream.model.errors import IcestreamError, InvalidRequestError
 
 _STDIN = "-"
@@ -69,7 +70,8 @@ def command(
     """Publish lines of a file or of stdin.
 
     Each line of FILE (`-`, the default, is stdin) becomes one message of TOPIC. When a line is not right, everything
-    before it is sent and confirmed, the error names the line, and the exit code is 1.
+    before it is sent and confirmed, the error names the line, and the exit code is 1. With --key each line must have
+    that field; null is a message without a key.
     """
     if key is not None and line_format != "json":
         raise click.UsageError("--key needs --format json")
@@ -80,19 +82,28 @@ def command(
         Client(broker) as client,
         client.producer(topic, name=producer, ack=ack) as opened,
     ):
-        columns = client.describe_topic(topic).schema
-        sender = Sender(opened, _encoder(line_format, key, columns))
-        try:
-            _send_all(sender, descriptor, linger_ms / 1000)
-        except (IcestreamError, OSError, KeyboardInterrupt) as error:
-            problem = error
-        try:
-            sender.finish()
-        except IcestreamError as error:
-            problem = problem or error
+        described = client.describe_topic(topic)
+        sender = Sender(opened, _encoder(line_format, key, described.schema))
+        with _watching(client, described, sender, ack):
+            try:
+                _send_all(sender, descriptor, linger_ms / 1000)
+            except (IcestreamError, OSError, KeyboardInterrupt) as error:
+                problem = error
+            try:
+                sender.finish()
+            except IcestreamError as error:
+                problem = problem or error
         _report(opened.topic, sender.confirmed, time.monotonic() - started, as_json=as_json)
         if problem is not None:
             raise problem
+
+
+def _watching(
+    client: Client, topic: TopicDescription, sender: Sender, ack: str | None
+) -> contextlib.AbstractContextManager[object]:
+    if (ack or topic.ack) != "table":
+        return contextlib.nullcontext()
+    return CommitWatch(client, topic.topic, lambda: sender.confirmed.count)
 
 
 def _encoder(line_format: str, key: str | None, columns: object) -> Encode:

@@ -18,8 +18,8 @@ from icestream.client import Client
 def command(topic: str | None, broker: str, as_json: bool) -> None:
     """Print figures of topics and broker.
 
-    Offsets, sizes, cache use, and how far the tables and the subscriptions are behind, of all topics or of TOPIC. For
-    rates see `icestream top`.
+    Offsets, sizes, cache use, and how far the tables, the cloud and the subscriptions are behind, of all topics or of
+    TOPIC. For rates see `icestream top`.
     """
     with Client(broker) as client:
         answer = client.stats(topic)
@@ -28,16 +28,18 @@ def command(topic: str | None, broker: str, as_json: bool) -> None:
         return
     out = console()
     out.print(topic_table(answer["topics"]))
+    if uploaded := [topic for topic in answer["topics"] if is_in_cloud(topic)]:
+        out.print(cloud_table(uploaded))
     if answer["subscriptions"]:
         out.print(subscription_table(answer["subscriptions"]))
     if topic is None:
         out.print(broker_line(answer["broker"]))
-    for line in pipeline_lines(answer["pipeline"]):
-        out.print(line)
+    for line in (*pipeline_lines(answer["pipeline"]), *trouble_lines(answer["topics"])):
+        out.print(line, soft_wrap=True)
 
 
 def topic_table(topics: list[dict[str, Any]]) -> Table:
-    numbers = ("messages", "size", "first", "end", "in table", "lag", "segments", "cached", "cache hits")
+    numbers = ("messages", "size", "first", "next", "in table", "lag", "segments", "cached", "cache hits")
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
     for topic in topics:
         last = topic["last_publish_time_us"]
@@ -56,6 +58,36 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
             NOTHING if last is None else rfc3339(last),
         )
     return made
+
+
+def is_in_cloud(topic: dict[str, Any]) -> bool:
+    """Whether the broker has an object store for it."""
+    return topic.get("uploaded_offset") is not None
+
+
+def cloud_table(topics: list[dict[str, Any]]) -> Table:
+    numbers = ("in cloud", "upload lag", "lag size", "objects", "size")
+    made = table("topic", "storage", *numbers, "last upload", numbers=numbers)
+    for topic in topics:
+        last, lag_bytes = topic["last_upload_us"], topic["upload_lag_bytes"]
+        made.add_row(
+            topic["topic"],
+            topic["storage"],
+            count_text(topic["uploaded_offset"]),
+            lag_text(topic["upload_lag_messages"], topic["upload_lag_seconds"]),
+            NOTHING if lag_bytes is None else size_text(lag_bytes),
+            count_text(topic["cloud_objects"]),
+            size_text(topic["cloud_bytes"]),
+            NOTHING if last is None else rfc3339(last),
+        )
+    return made
+
+
+def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
+    """Which logs cannot be used, which topics not be uploaded, and why."""
+    unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
+    failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
+    return unusable + [f"{name}: the last upload failed: {error}" for name, error in failing if error]
 
 
 def subscription_table(subscriptions: list[dict[str, Any]]) -> Table:
@@ -105,4 +137,5 @@ def broker_line(broker: dict[str, Any]) -> str:
     return (
         f"broker {broker['version']}: {count_text(broker['topics'])} topics, cache {size_text(broker['cache_bytes'])}, "
         f"in flight {size_text(broker['in_flight_bytes'])}, {count_text(broker['open_files'])} open files"
+        + (", the disk is FULL: publishing is refused" if broker.get("disk_full") else "")
     )

@@ -6,6 +6,7 @@ from typing import IO
 
 import pyarrow as pa
 
+from icestream.cli.presence import Presence
 from icestream.cli.rows import Render
 from icestream.client import Client, Subscription
 from icestream.model.errors import DeadlineError
@@ -20,6 +21,7 @@ def consume_subscription(
     subscription: Subscription,
     render: Render,
     output: IO[bytes],
+    presence: Presence,
     *,
     follow: bool,
     max_messages: int | None,
@@ -37,6 +39,7 @@ def consume_subscription(
     look_s = _FIRST_LOOK_S
     while left is None or left > 0:
         batch = subscription.receive_batch(_QUEUE if left is None else min(left, _QUEUE), look_s)
+        presence.note(subscription.interruption)
         if batch is not None:
             output.write(render(_without_count(batch)))
             output.flush()

@@ -50,6 +50,8 @@ class TableConsumer:
         self._left = max_messages
         self._pending: list[pa.RecordBatch] = []
         self.ended = False
+        self.interruption: IcestreamError | None = None
+        """Why the table cannot be read at the moment."""
 
     def poll(self, timeout: float | None = None) -> pa.RecordBatch | None:
         """The next batch, or None when none came within `timeout` seconds or there are no more (see `ended`)."""
@@ -72,9 +74,11 @@ class TableConsumer:
                 if not self._follow:
                     _ = self._reader.schema  # raises if there is no table
                 self._pending = self._reader.read()[::-1]
+                self.interruption = None
             except IcestreamError as error:
                 if not (self._follow and error.retryable):
                     raise
+                self.interruption = error
                 time.sleep(_PAUSE_SECONDS)
         return self._pending.pop() if self._pending else None
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, rfc3339, size_text
-from icestream.cli.stats import broker_line, lag_text, pipeline_lines, subscription_table
+from icestream.cli.stats import broker_line, lag_text, pipeline_lines, subscription_table, trouble_lines
 from icestream.client import Client
 from icestream.model.errors import IcestreamError
 
@@ -37,6 +37,8 @@ class TopicRates:
     durable_end: int
     table_lag_messages: int | None
     table_lag_seconds: float | None
+    upload_lag_messages: int | None
+    upload_lag_seconds: float | None
     last_publish_time_us: int | None
 
 
@@ -61,6 +63,8 @@ def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list
                 durable_end=topic["durable_end"],
                 table_lag_messages=topic["table_lag_messages"],
                 table_lag_seconds=topic["table_lag_seconds"],
+                upload_lag_messages=topic.get("upload_lag_messages"),
+                upload_lag_seconds=topic.get("upload_lag_seconds"),
                 last_publish_time_us=topic["last_publish_time_us"],
             )
         )
@@ -133,7 +137,8 @@ def _view(found: list[TopicRates], answer: Any) -> Group:
         return Group(_rate_table(found), str(answer))
     behind = furthest_behind(answer["subscriptions"])
     tables = [_rate_table(found), *([subscription_table(behind)] if behind else [])]
-    return Group(*tables, broker_line(answer["broker"]), *pipeline_lines(answer["pipeline"]))
+    lines = (*pipeline_lines(answer["pipeline"]), *trouble_lines(answer["topics"]))
+    return Group(*tables, broker_line(answer["broker"]), *lines)
 
 
 def furthest_behind(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,7 +147,7 @@ def furthest_behind(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def _rate_table(found: list[TopicRates]) -> Table:
-    numbers = ("messages/s", "bytes/s", "messages", "size", "end", "table lag")
+    numbers = ("messages/s", "bytes/s", "messages", "size", "next", "table lag", "upload lag")
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
     for topic in found:
         last = topic.last_publish_time_us
@@ -155,6 +160,7 @@ def _rate_table(found: list[TopicRates]) -> Table:
             size_text(topic.bytes_stored),
             count_text(topic.durable_end),
             lag_text(topic.table_lag_messages, topic.table_lag_seconds),
+            lag_text(topic.upload_lag_messages, topic.upload_lag_seconds),
             NOTHING if last is None else rfc3339(last),
         )
     return made

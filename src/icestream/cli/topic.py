@@ -1,4 +1,4 @@
-"""`icestream topic`: create, list, describe, update, delete."""
+"""`icestream topic`: create, list, describe, update, delete; and flush and recover, which `topic_cloud` has."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ import click
 from icestream.cli.arrow_files import read_schema
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console, table
-from icestream.cli.formatting import count_text, minutes_text, plural, rfc3339
+from icestream.cli.formatting import NOTHING, count_text, minutes_text, offsets_text, plural, rfc3339
+from icestream.cli.topic_cloud import flush, recover
 from icestream.client import Client, TopicDescription
 
 _ACK = click.Choice(["memory", "disk", "table"])
@@ -24,10 +25,14 @@ _mb_option = click.option(
 
 @click.group(name="topic", epilog="Example: icestream topic list")
 def command() -> None:
-    """Make, list, change and delete topics.
+    """Make, list, change, recover and delete topics.
 
     A topic is named `namespace/name`; a bare `name` is in the namespace `default`.
     """
+
+
+command.add_command(flush)
+command.add_command(recover)
 
 
 @command.command(epilog="Example: icestream topic create default/trades --schema trades.parquet --ack disk")
@@ -52,6 +57,12 @@ def command() -> None:
 @click.option(
     "--sort-by", multiple=True, metavar="COLUMN", help="Sort the table's files by this column; may be repeated."
 )
+@click.option(
+    "--storage",
+    type=click.Choice(["table", "log"]),
+    help="`log`: no table; the topic lives in the log and in cloud objects until its retention takes them.  "
+    "[default: table]",
+)
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there already.")
 @broker_option
 @json_option
@@ -64,6 +75,7 @@ def create(
     retention_mb: int | None,
     partition_by: tuple[str, ...],
     sort_by: tuple[str, ...],
+    storage: str | None,
     if_not_exists: bool,
     broker: str,
     as_json: bool,
@@ -81,6 +93,7 @@ def create(
             retention_mb=retention_mb,
             partition_by=partition_by,
             sort_by=sort_by,
+            storage=storage,
             if_not_exists=if_not_exists,
         )
     if as_json:
@@ -100,11 +113,13 @@ def list_(prefix: str | None, broker: str, as_json: bool) -> None:
     if as_json:
         print_json({"topics": [topic.to_dict() for topic in topics]})
         return
-    shown = table("topic", "messages", "ack", "retention", "columns", "created", numbers=("messages",))
+    numbers = ("messages", "next", "in cloud")
+    shown = table("topic", "storage", *numbers, "ack", "retention", "columns", "created", numbers=numbers)
     for topic in topics:
         shown.add_row(
             topic.topic,
-            count_text(topic.message_count),
+            topic.storage,
+            *(_number(value) for value in (_kept(topic), topic.raw["durable_end"], topic.uploaded_offset)),
             topic.ack,
             _retention(topic),
             "messages" if topic.schema is None else plural(len(topic.schema), "column"),
@@ -181,9 +196,11 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         return
     fields = {
         "topic": topic.topic,
-        "messages": f"{count_text(topic.message_count)} (offsets {topic.start_offset} to {topic.durable_end})",
+        "storage": topic.storage,
+        "in log": offsets_text(topic.start_offset, topic.durable_end),
+        "in cloud": _in_cloud(topic),
+        "in table": _in_table(topic),
         "ack": topic.ack,
-        "in table": "not known yet" if topic.committed_offset is None else f"offsets below {topic.committed_offset}",
         "partitions": ", ".join(topic.partition_by) or "none",
         "retention": _retention(topic),
         "created": rfc3339(topic.created_us),
@@ -194,6 +211,28 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         click.echo(f"{name:10} {value}")
     for field in topic.schema or ():
         click.echo(f"{'column':10} {field.name}: {field.type}{'' if field.nullable else ' not null'}")
+
+
+def _in_cloud(topic: TopicDescription) -> str:
+    if topic.uploaded_offset is None:
+        return "the broker has no object store"
+    first = topic.uploaded_offset if topic.cloud_start_offset is None else topic.cloud_start_offset
+    return offsets_text(first, topic.uploaded_offset)
+
+
+def _in_table(topic: TopicDescription) -> str:
+    if topic.storage == "log":
+        return "it has no table"
+    return "not known yet" if topic.committed_offset is None else offsets_text(0, topic.committed_offset)
+
+
+def _kept(topic: TopicDescription) -> int | None:
+    """Messages in the log; None while the broker has not opened it."""
+    return None if topic.raw["durable_end"] is None else topic.message_count
+
+
+def _number(value: int | None) -> str:
+    return NOTHING if value is None else count_text(value)
 
 
 def _retention(topic: TopicDescription) -> str:

@@ -1,4 +1,4 @@
-"""`icestream verify`: proves that log and table hold the same messages."""
+"""`icestream verify`: proves that log, cloud and table hold the same messages."""
 
 import contextlib
 import time
@@ -17,8 +17,10 @@ from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.errors import DirectoryInUseError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.lock import LOCK_FILE, exclusive_directory
-from icestream.storage.verify import BrokerLogs, DirectoryLogs, Finding, Logs, Verification, verify_topic
+from icestream.storage.verify import BrokerLogs, Clouds, DirectoryLogs, Finding, Logs, Verification, verify_topic
 from icestream.table import Tables
+
+_UNSEEN = "the broker keeps objects of it in the cloud, which were not checked: give the broker's own --config"
 
 
 @click.command(name="verify", epilog="Example: icestream verify --all")
@@ -36,13 +38,15 @@ def command(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that log and table hold the same messages.
+    """Prove that log, cloud and table hold the same messages.
 
-    Reads both and checks, for each topic: every offset once and in order, no gap, equal content wherever both hold a
-    message, the ledger, the stream's identity, and the layout of the table's files. Nothing is changed.
+    Reads all and checks, for each topic: every offset once and in order, no gap, equal content wherever two of them
+    hold a message, the ledger, the stream's identity, the layout of the table's files, and every object in the cloud.
+    Nothing is changed.
 
     The log is read through the broker, or, if none answers, from the files of the data directory. Where the log is
-    pruned already the table is checked alone. Exits with 1 if anything is wrong.
+    pruned already the table is checked against the cloud, or alone. Cloud objects are looked for as the settings say
+    (--config). Exits with 1 if anything is wrong.
     """
     if bool(topics) == everything:
         raise click.UsageError("Name topics, or give --all.")
@@ -54,10 +58,18 @@ def command(
     configure_logging(settings.log)
     began = time.monotonic()
     reports = []
-    with _logs(broker, settings) as logs, contextlib.closing(Tables(settings)) as tables, _progress() as bar:
+    with (
+        _logs(broker, settings) as logs,
+        contextlib.closing(Tables(settings)) as tables,
+        Clouds(settings) as clouds,
+        _progress() as bar,
+    ):
         chosen = names or logs.topics()
         for number, topic in enumerate(chosen):
-            reports.append(verify_topic(topic, logs.view, tables, bar(f"{topic} ({number + 1} of {len(chosen)})")))
+            progress = bar(f"{topic} ({number + 1} of {len(chosen)})")
+            reports.append(verify_topic(topic, logs.view, tables, progress, clouds.find))
+            if not clouds.configured and logs.is_uploaded(topic):
+                reports[-1].notes.append(_UNSEEN)
     seconds = time.monotonic() - began
     if as_json:
         sound = all(report.is_sound for report in reports)
@@ -105,19 +117,23 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
 
 def _print(reports: list[Verification], seconds: float) -> None:
     out = console()
-    numbers = ("log from", "log to", "in table", "files", "compared", "waiting", "lost")
+    numbers = ("first", "next", "in cloud", "objects", "in table", "files", "compared", "waiting", "lost")
     shown = table("topic", *numbers, "result", numbers=numbers)
     for report in reports:
         wrong = len(report.findings) + report.further_findings
         shown.add_row(
             str(report.topic),
-            *(_number(value) for value in (report.log_start, report.durable_end, report.committed_offset)),
+            *(_number(value) for value in (report.log_start, report.durable_end, report.cloud_end)),
+            count_text(report.cloud_objects),
+            _number(report.committed_offset),
             *(count_text(value) for value in (report.files, report.compared, report.waiting, report.lost)),
             "sound" if report.is_sound else plural(wrong, "finding"),
         )
     if reports:
         out.print(shown)
     for report in reports:
+        for note in report.notes:
+            out.print(f"{report.topic}: note: {note}", soft_wrap=True)
         for finding in report.findings:
             out.print(f"{report.topic}: {_line(finding)}", style="red", soft_wrap=True)
         if report.further_findings:

@@ -8,7 +8,7 @@ import click
 
 from icestream.cli.common import json_option, print_json
 from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, plural, rfc3339, size_text
+from icestream.cli.formatting import NOTHING, count_text, offsets_text, plural, rfc3339, size_text
 from icestream.model.errors import InvalidRequestError
 from icestream.storage.lock import LOCK_FILE, exclusive_directory
 from icestream.wal import LocalFiles
@@ -129,7 +129,7 @@ def _frames(files: LocalFiles, path: Path, limit: int) -> list[dict[str, Any]]:
 def _show(report: Report, frames: list[dict[str, Any]]) -> None:
     out = console()
     out.print(f"{report.topic or 'unknown topic'}, stream {report.stream_id or 'unknown'}, epoch {report.epoch}")
-    numbers = ("first", "end", "frames", "size")
+    numbers = ("first", "next", "frames", "size")
     segments = table("segment", *numbers, "state", "index", "first published", "last published", numbers=numbers)
     for segment in report.segments:
         segments.add_row(
@@ -156,7 +156,8 @@ def _show(report: Report, frames: list[dict[str, Any]]) -> None:
         out.print(_problem_line(problem), style="red")
     if not report.problems:
         messages = (report.end_offset or 0) - (report.start_offset or 0)
-        out.print(f"sound: {plural(messages, 'message')}, offsets {report.start_offset} to {report.end_offset}")
+        span = offsets_text(report.start_offset or 0, report.end_offset or 0)
+        out.print(f"sound: {plural(messages, 'message')}, {span}")
 
 
 def _frame_table(frames: list[dict[str, Any]]) -> Any:

@@ -62,6 +62,7 @@ class TopicDescription:
 
     @property
     def message_count(self) -> int:
+        """Of the log. In lists the offsets of logs that the broker has not opened yet are missing: see `raw`."""
         return self.durable_end - self.start_offset
 
     def to_dict(self) -> dict[str, Any]:

@@ -41,7 +41,10 @@ class CloudCalls:
                 )
 
     def recover_topic(self, topic: str | TopicName, timeout: float = _RECOVERY_S) -> dict[str, Any]:
-        """Make a topic live again whose log was lost, from the cloud and its table; what came from where, what is lost."""
+        """Make a topic whose log was lost live again, from the cloud and its table.
+
+        The answer says what came from where, and what is lost, if anything.
+        """
         return self._connection.action("recover_topic", {"topic": str(TopicName.parse(topic))}, timeout_s=timeout)
 
     def recoverable_topics(self) -> dict[str, list[str]]:
@@ -58,9 +61,7 @@ class CloudCalls:
             if after is None:
                 return
 
-    def cloud_page(
-        self, topic: str | TopicName, after: int | None = None, limit: int | None = None
-    ) -> dict[str, Any]:
+    def cloud_page(self, topic: str | TopicName, after: int | None = None, limit: int | None = None) -> dict[str, Any]:
         """Some of a topic's objects, how far the topic is in the cloud (`head`), and which store that is."""
         fields = {"topic": str(TopicName.parse(topic)), "after": after, "limit": limit}
         return self._connection.action("cloud_objects", fields)

@@ -9,6 +9,7 @@ What it guarantees
 * Damage is a `DamagedError` that names object and offsets; every frame that is read is checked.
 
 `names` and `trailer` say what lies in the store, `descriptor` and `registry` what the metadata store knows of it.
+`reader` reads frames on from an offset: `frame_walk` checks them, `read_ahead` fetches what follows meanwhile.
 """
 
 from icestream.cloud.descriptor import Head, ObjectDescriptor, Part, damaged_object, inline_index

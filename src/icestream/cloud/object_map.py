@@ -1,11 +1,11 @@
 """The objects of a topic by offset and time, kept in memory: a few numbers for each."""
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import NamedTuple
 
 from icestream.cloud.descriptor import ObjectDescriptor
-from icestream.cloud.registry import Registry
+from icestream.cloud.registry import Descriptions
 
 
 class Span(NamedTuple):
@@ -20,10 +20,15 @@ class Span(NamedTuple):
 class ObjectMap:
     """Thread-safe. Read from the registry at first use; who changes the registry tells it here too."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Descriptions) -> None:
         self._registry = registry
         self._lock = threading.Lock()
         self._spans: tuple[Span, ...] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the registry was read already."""
+        return self._spans is not None
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -51,9 +56,8 @@ class ObjectMap:
 
     def span_at_time(self, time_us: int) -> Span | None:
         """The first object with a message that was published at that time or later."""
-        spans = self.spans
-        place = bisect_left(spans, time_us, key=lambda span: span.last_time_us)
-        return spans[place] if place < len(spans) else None
+        # One after the other: an object of messages that a repair gave up has no time, so times need not be in order.
+        return next((span for span in self.spans if span.last_time_us >= time_us), None)
 
     def find(self, offset: int) -> ObjectDescriptor | None:
         """The description of the object that holds an offset, from the registry."""
@@ -66,11 +70,17 @@ class ObjectMap:
             self._spans = tuple(_span(descriptor) for descriptor in self._registry.objects())
             return self._spans
 
+    def forget(self) -> None:
+        """What is known here may be wrong: the next use reads it anew."""
+        with self._lock:
+            self._spans = None
+
     def add(self, descriptor: ObjectDescriptor) -> None:
-        """It was published."""
+        """It was published. One that a look at the registry has found already is not there twice."""
         with self._lock:
             if self._spans is not None:
-                self._spans = (*self._spans, _span(descriptor))
+                before = (span for span in self._spans if span.first_offset < descriptor.first_offset)
+                self._spans = (*before, _span(descriptor))
 
     def remove_before(self, first_offset: int) -> None:
         """The objects before the one that begins there were taken off the record."""

@@ -14,7 +14,7 @@ hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_
 `layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
 
-from icestream.config.cloud import CloudSettings, UploaderSettings
+from icestream.config.cloud import CloudRetentionSettings, CloudSettings, UploaderSettings
 from icestream.config.docs import reference
 from icestream.config.errors import Problem, SettingsError
 from icestream.config.load import Loaded, load_settings, load_with_origins
@@ -37,6 +37,7 @@ from icestream.config.wal import FileSyncSettings, RetentionSettings, RotationSe
 
 __all__ = [
     "CatalogSettings",
+    "CloudRetentionSettings",
     "CloudSettings",
     "FileSyncSettings",
     "Loaded",

@@ -1,10 +1,29 @@
 """Cloud objects of the log: the store they lie in and the uploader that ships them."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from icestream.config.fields import LocalPath, Secret, Section, refuse
+from icestream.config.fields import LocalPath, Secret, Section, Unit, refuse
+
+_URL_SCHEMES = {"s3": ("s3",), "gcs": ("gcs", "gs"), "azblob": ("azblob",)}  # what may stand before a bucket in `root`
+_BELONGS_TO = {
+    "region": ("s3",),
+    "endpoint": ("s3", "gcs", "azblob"),
+    "access_key": ("s3",),
+    "secret_key": ("s3",),
+    "session_token": ("s3",),
+    "profile": ("s3",),
+    "role_arn": ("s3",),
+    "anonymous": ("s3", "gcs", "azblob"),
+    "virtual_host_style": ("s3",),
+    "project": ("gcs",),
+    "credentials_json": ("gcs",),
+    "credentials_path": ("gcs",),
+    "account_name": ("azblob",),
+    "account_key": ("azblob",),
+}
+_CREDENTIALS = ("access_key", "profile", "role_arn", "credentials_json", "credentials_path", "account_key")
 
 
 class UploaderSettings(Section):
@@ -18,6 +37,29 @@ class UploaderSettings(Section):
         ge=1,
         le=5 * 1024 * 1024,
         description="Largest object of one cycle; unset, a cycle ships all there is.",
+    )
+    threads: Annotated[int, Unit("threads")] = Field(
+        default=2, ge=1, le=64, description="How many topics are uploaded at the same time."
+    )
+    shutdown_timeout_seconds: float = Field(
+        default=10.0, ge=0.0, le=3_600.0, description="How long a broker that stops may take for a last upload."
+    )
+
+
+class CloudRetentionSettings(Section):
+    """When cloud objects of topics with a table may go, once the table is confirmed to have them. Used by retention.
+
+    A topic without a table has its own retention, which its objects follow.
+    """
+
+    time_minutes: int | None = Field(
+        default=1_440,
+        ge=1,
+        le=60 * 24 * 3660,
+        description="Delete objects whose newest message is older than this; unset, age does not matter.",
+    )
+    size_mb: int | None = Field(
+        default=None, ge=1, le=1024 * 1024 * 1024, description="Delete the oldest objects of a topic beyond this size."
     )
 
 
@@ -43,11 +85,37 @@ class CloudSettings(Section):
     role_arn: str | None = Field(default=None, description="AWS role to assume.")
     anonymous: bool = Field(default=False, description="Send requests without a signature, for public buckets.")
     virtual_host_style: bool = Field(default=False, description="Address `s3` buckets by host name instead of path.")
-    project: str | None = Field(default=None, description="Google Cloud project of `gcs`.")
+    project: str | None = Field(
+        default=None, description="Google Cloud project of `gcs`, for people: a bucket is found by its name alone."
+    )
     credentials_json: Secret = Field(default=None, description="Service account of `gcs`, as JSON text.")
     credentials_path: LocalPath | None = Field(default=None, description="Service account of `gcs`, as a file.")
     account_name: str | None = Field(default=None, description="Account of `azblob`.")
     account_key: Secret = Field(default=None, description="Key of the `azblob` account.")
+    timeout_ms: int = Field(
+        default=10_000,
+        ge=100,
+        le=600_000,
+        description="How long one request may take, the transfer of a part included, before it is tried again.",
+    )
+    max_retries: Annotated[int, Unit("retries")] = Field(
+        default=5,
+        ge=0,
+        le=20,
+        description="How often a request is tried again, with growing pauses, before the store counts as unavailable.",
+    )
+    part_mb: int = Field(
+        default=8,
+        ge=5,
+        le=1_024,
+        description="Objects larger than this travel in parts of this size; `s3` allows 10,000 parts an object.",
+    )
+    parallel_parts: Annotated[int, Unit("parts")] = Field(
+        default=4, ge=1, le=64, description="Parts of one object on the way at a time; each is held in memory."
+    )
+    retention: CloudRetentionSettings = Field(
+        default=CloudRetentionSettings(), description="When objects of topics with a table may go."
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -56,8 +124,28 @@ class CloudSettings(Section):
         if (self.access_key is None) != (self.secret_key is None):
             missing = "access_key" if self.access_key is None else "secret_key"
             refuse(missing, "must be set too: cloud.access_key and cloud.secret_key belong together")
-        if self.anonymous and self.access_key is not None:
-            refuse("anonymous", "cannot be true while cloud.access_key is set")
+        for name in _CREDENTIALS:
+            if self.anonymous and getattr(self, name) is not None:
+                refuse("anonymous", f"cannot be true while cloud.{name} is set")
         if self.credentials_json is not None and self.credentials_path is not None:
             refuse("credentials_json", "cannot be set together with cloud.credentials_path")
+        if self.backend is not None:
+            self._check_backend(self.backend)
         return self
+
+    def _check_backend(self, backend: str) -> None:
+        for name, backends in _BELONGS_TO.items():
+            if backend not in backends and getattr(self, name) != type(self).model_fields[name].default:
+                refuse(name, f"belongs to cloud.backend {' or '.join(backends)}, not {backend}")
+        if self.session_token is not None and self.access_key is None:
+            refuse("session_token", "needs cloud.access_key and cloud.secret_key")
+        if backend == "azblob" and self.account_key is not None and self.account_name is None:
+            refuse("account_name", "must be set too: cloud.account_name and cloud.account_key belong together")
+        if backend == "azblob" and self.endpoint is None and self.account_name is None:
+            refuse("endpoint", "or cloud.account_name must be set when cloud.backend is azblob")
+        if backend in _URL_SCHEMES and self.root is not None:
+            scheme, found, place = self.root.rpartition("://")
+            if found and scheme not in _URL_SCHEMES[backend]:
+                refuse("root", f"must begin with {_URL_SCHEMES[backend][0]}:// when cloud.backend is {backend}")
+            if not place.split("/")[0]:
+                refuse("root", "must name a bucket or container")

@@ -44,6 +44,13 @@ class PipelineSettings(Section):
         le=60_000,
         description="Shortest time between two questions to the broker whether there are new messages.",
     )
+    broker_timeout_ms: int = Field(
+        default=10_000,
+        ge=0,
+        le=86_400_000,
+        description="How long a broker may not answer before topics are read from cloud objects, where `cloud.backend` "
+        "is set; the pipeline goes back to a broker that answers again.",
+    )
     commit_threads: Annotated[int, Unit("threads")] = Field(
         default=8, ge=1, le=256, description="Tables that are committed at the same time."
     )

@@ -168,5 +168,20 @@ class ReaderSettings(Section):
         default=60_000,
         ge=0,
         le=86_400_000,
-        description="Longest that a reader of the log holds up the removal of segments; then it reads the table.",
+        description="Longest that a reader holds up the removal of segments or cloud objects; then it reads the table.",
+    )
+    cloud_prefetch_bytes: int = Field(
+        default=16 * MIB,
+        ge=0,
+        le=TIB,
+        description="Most bytes of cloud objects that one reader reads ahead.",
+    )
+    cloud_prefetch_max_bytes: int = Field(
+        default=256 * MIB,
+        ge=0,
+        le=TIB,
+        description="Most bytes of cloud objects that all readers together read ahead.",
+    )
+    cloud_threads: Annotated[int, Unit("threads")] = Field(
+        default=8, ge=1, le=256, description="Threads that read ahead in cloud objects, shared by all readers."
     )

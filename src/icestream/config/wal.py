@@ -81,6 +81,13 @@ class WalSettings(Section):
     file_sync: FileSyncSettings = Field(default=FileSyncSettings(), description="How writes are gathered and synced.")
     rotation: RotationSettings = Field(default=RotationSettings(), description="When a segment is closed.")
     retention: RetentionSettings = Field(default=RetentionSettings(), description="When local segments may go.")
+    min_free_mb: int = Field(
+        default=256,
+        ge=0,
+        le=1024 * 1024 * 1024,
+        description="While the disk of `wal.dir` has less room than this, publishing is refused as retryable, and "
+        "retention takes every segment that the table or the cloud is confirmed to have; 0 is off.",
+    )
     index_interval_bytes: int = Field(
         default=64 * KIB, ge=256, le=GIB, description="One entry of a segment's sparse index covers about this much."
     )

@@ -146,7 +146,7 @@ class ObjectExistsError(IcestreamError):
     code = "object_exists"
 
 
-class DiskFullError(OverloadedError):
+class DiskFullError(OverloadedError, LogUnavailableError):
     """The disk of the log is full, or nearly so. Nothing of this call was stored; what was acknowledged is safe."""
 
     code = "disk_full"

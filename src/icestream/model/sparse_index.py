@@ -42,6 +42,13 @@ class SparseIndex:
         place = bisect_left(self._times, time_us) - 1
         return self._positions[place] if place >= 0 else None
 
+    def frame_within(self, start: int, limit: int) -> tuple[int, int] | None:
+        """Offset and position of the last noted frame behind `start` and up to `limit`; the first behind it if none."""
+        positions, count = self._positions, len(self._offsets)
+        first = bisect_right(positions, start, hi=count)
+        place = max(first, bisect_right(positions, limit, hi=count) - 1)
+        return (self._offsets[place], positions[place]) if place < count else None
+
     def to_bytes(self) -> bytes:
         """Its own checksum is at the end."""
         columns = self._offsets.tobytes() + self._positions.tobytes() + self._times.tobytes()

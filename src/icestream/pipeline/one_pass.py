@@ -17,16 +17,17 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError, TopicNotFoundError
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline import plan
+from icestream.pipeline.cloud_streams import CloudBacklog
 from icestream.pipeline.commit import Outcome, Pending, commit
 from icestream.pipeline.crash import crash_point
 from icestream.pipeline.job import translate
 from icestream.pipeline.report import PassFigures
+from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.topics import Topics
 from icestream.pipeline.write import Work, Written
@@ -56,14 +57,14 @@ class Passes:
     def __init__(
         self,
         settings: Settings,
-        client: Client,
+        sources: Sources,
         tables: Tables,
         spark: JobRunner,
         topics: Topics,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
-        self._client = client
+        self._sources = sources
         self._tables = tables
         self._spark = spark
         self._clock = clock
@@ -87,6 +88,7 @@ class Passes:
                 state.pending = state.table = None  # written anew, from where the ledger is by then
         self._commit_pending([state for state in ready if state.pending is not None], figures)
         self._open([state for state in ready if state.table is None][:_MAX_OPENED_AT_ONCE], figures)
+        self._look_before_log([state for state in ready if state.table is not None and state.is_cut_off], figures)
         waiting = [found for state in ready if (found := self._waiting(state, ends)) is not None]
         chosen = plan.allot(waiting, self._limits)
         if chosen:
@@ -141,8 +143,16 @@ class Passes:
             except IcestreamError as error:
                 self._fail(state, error, figures)
 
+    def _look_before_log(self, states: list[TopicState], figures: PassFigures) -> None:
+        for state in states:
+            assert state.committed is not None
+            try:
+                state.older = self._sources.before_log(state.backlog, state.committed)
+            except IcestreamError as error:
+                self._fail(state, error, figures)
+
     def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[plan.Piece]:
-        """The chosen topics' pieces; a large one is cut by the broker, which knows where its bytes are."""
+        """The chosen topics' pieces; a large one is cut by who knows where its bytes are."""
         size = plan.piece_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
         pieces: list[plan.Piece] = []
         for topic, share in chosen:
@@ -151,8 +161,9 @@ class Passes:
                 pieces.append(plan.whole(topic))
                 continue
             try:
-                ends = self._client.cut_range(
-                    topic.topic, topic.start, topic.end, piece_bytes=-(-share // count), max_pieces=count
+                held = self.topics[topic.topic].at_hand
+                ends = self._sources.cut_range(
+                    held, topic.start, topic.end, piece_bytes=-(-share // count), max_pieces=count
                 )
             except IcestreamError as error:
                 self._fail(self.topics[topic.topic], error, figures)
@@ -193,7 +204,7 @@ class Passes:
         assert state.table is not None
         state.used_at = self._clock()
         return Work(
-            broker=self._client.url,
+            fetch=self._sources.fetch(state.at_hand),
             topic=state.backlog.topic,
             stream_id=state.backlog.stream_id,
             writer=state.table.writer(),
@@ -213,6 +224,8 @@ class Passes:
         state.crashed = error is not None and error.code == "job_failed"
         if error is not None:
             self._fail(state, error, figures)
+            if isinstance(state.at_hand, CloudBacklog):
+                state.older = state.table = None  # its objects may be gone because the table has them by now
         if not sound or sound[0].start != state.committed:
             return False
         counted.bytes += sum(one.nbytes for one in sound)
@@ -258,9 +271,7 @@ class Passes:
         """Tell the broker of a commit. It looks into the table by itself, so a hint that fails is no failure."""
         backlog = state.backlog
         try:
-            self._client.tell_committed(
-                backlog.topic, backlog.stream_id, table.ledger.committed_offset, table.snapshot_id
-            )
+            self._sources.tell_committed(backlog, table.ledger.committed_offset, table.snapshot_id)
         except IcestreamError as error:
             _log.debug("a hint was not taken", topic=str(backlog.topic), error=str(error))
 
@@ -278,7 +289,7 @@ class Passes:
                 counted.retry_ms = max(0, round((state.rest.until - now) * 1000))
         passed = {"passes": 1, "pass_seconds": figures.seconds}
         try:
-            self._client.report_pass(passed, [counted.to_json() for counted in figures.topics.values()])
+            self._sources.report_pass(passed, [counted.to_json() for counted in figures.topics.values()])
         except IcestreamError as error:
             _log.warning("a report was not taken", error=str(error))
 

@@ -21,6 +21,7 @@ from icestream.config import Settings
 from icestream.model.errors import IcestreamError
 from icestream.pipeline.one_pass import Ends, JobRunner, Passes
 from icestream.pipeline.report import PassFigures
+from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.topics import Topics
 from icestream.table import Tables
@@ -47,8 +48,9 @@ class Runner:
     ) -> None:
         self._poll_seconds = settings.pipeline.poll_interval_ms / 1000
         self._clock = clock
-        self.topics = Topics(settings, client, clock)
-        self.passes = Passes(settings, client, tables, spark, self.topics, clock)
+        self._sources = Sources(settings, client, clock)
+        self.topics = Topics(settings, self._sources, clock)
+        self.passes = Passes(settings, self._sources, tables, spark, self.topics, clock)
 
     def run(self, stopping: threading.Event) -> None:
         """Go on until told to stop; a pass that has begun is finished."""
@@ -84,7 +86,7 @@ class Runner:
 
         What is published meanwhile is not waited for, nor is a topic that is deleted meanwhile and made again.
         """
-        self.topics.look_at_all()
+        self._look_at_all(stopping)
         ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
         streams = {state.backlog.stream_id for state in self.topics}
         total = PassFigures()
@@ -100,6 +102,18 @@ class Runner:
             total.add(self.passes.run(ends))
         self._note_unreadable(total)
         return total
+
+    def _look_at_all(self, stopping: threading.Event) -> None:
+        """A broker that does not answer is given its time, where the cloud can stand in for it then."""
+        backoff = Backoff()
+        while True:
+            try:
+                self.topics.look_at_all()
+            except IcestreamError as error:
+                if not (error.retryable and self._sources.is_patient) or stopping.wait(backoff.next()):
+                    raise
+            else:
+                return
 
     def _done(self, ends: Ends) -> int:
         return sum(min(ends.get(state.backlog.topic, 0), state.committed or 0) for state in self.topics)
@@ -119,6 +133,7 @@ class Runner:
 
     def close(self) -> None:
         self.passes.close()
+        self._sources.close()
 
     def __enter__(self) -> Self:
         return self

@@ -6,9 +6,10 @@ from functools import lru_cache
 import pyarrow as pa
 
 from icestream.client.pipeline import TopicBacklog
-from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError
+from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
 from icestream.model.schema_text import decode_schema
+from icestream.pipeline.cloud_streams import CloudBacklog
 from icestream.pipeline.commit import Pending
 from icestream.pipeline.plan import Waiting
 from icestream.table import TableSpec, TopicTable
@@ -44,6 +45,8 @@ class TopicState:
     table: TopicTable | None = None
     committed: int | None = None
     """Of the table's ledger as last seen; none before the table was opened."""
+    older: CloudBacklog | None = None
+    """What lies in the cloud before the log begins, where the table does not have all of it."""
     pending: Pending | None = None
     """Written, but not committed because the catalog was away."""
     used_at: float = 0.0
@@ -88,15 +91,7 @@ class TopicState:
         """Use a newly loaded state of the table; raises when log and table do not fit together."""
         self.table, self.committed = table, table.ledger.committed_offset
         backlog = self.backlog
-        if self.committed < backlog.start_offset:
-            raise OffsetOutOfRangeError(
-                f"the table ends at {self.committed} and the log begins at {backlog.start_offset}: "
-                "the messages between are in neither",
-                operation="plan",
-                place=str(backlog.topic),
-                remedy="restore the table that held them, or delete the topic",
-            )
-        if self.committed > backlog.durable_end:
+        if self.committed > backlog.durable_end and not isinstance(backlog, CloudBacklog):
             raise DamagedError(
                 f"the table holds messages up to {self.committed}, the log ends at {backlog.durable_end}: "
                 "the log is not the one that the table was written from",
@@ -105,11 +100,24 @@ class TopicState:
                 remedy="restore the log, or delete the topic",
             )
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the table ends before the log begins, and what lies between is yet to be found in the cloud."""
+        if self.committed is None or self.committed >= self.backlog.start_offset:
+            return False
+        return self.older is None or not self.older.start_offset <= self.committed < self.older.durable_end
+
+    @property
+    def at_hand(self) -> TopicBacklog:
+        """What holds the next messages: the log, or, before it begins, the cloud."""
+        before_log = self.committed is not None and self.committed < self.backlog.start_offset
+        return self.older if before_log and self.older is not None else self.backlog
+
     def waiting(self, end: int | None = None) -> Waiting | None:
-        """What waits, up to `end`; none before the table was opened."""
-        if self.committed is None:
+        """What waits, up to `end`, in one place; none before the table was opened."""
+        if self.committed is None or self.is_cut_off:
             return None
-        backlog = self.backlog
+        backlog = self.at_hand
         end = backlog.durable_end if end is None else min(end, backlog.durable_end)
         if end <= self.committed:
             return None

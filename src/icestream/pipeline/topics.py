@@ -1,11 +1,11 @@
-"""The topics a pipeline looks after: what the broker says of them, and when each is due."""
+"""The topics a pipeline looks after: what the broker or the cloud says of them, and when each is due."""
 
 from collections.abc import Callable, Iterator
 
-from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.names import TopicName
 from icestream.pipeline.plan import Limits, due_at
+from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import Rest, TopicState
 
 LONG_AGO = 0.0
@@ -14,9 +14,9 @@ _WHOLE_LOOK_SECONDS = 60.0
 
 
 class Topics:
-    def __init__(self, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, sources: Sources, clock: Callable[[], float]) -> None:
         self._settings = settings
-        self._client = client
+        self._sources = sources
         self._pattern = settings.pipeline.topics
         self._clock = clock
         self._limits = Limits.of(settings)
@@ -47,7 +47,7 @@ class Topics:
         if self._clock() - self._looked_at_all > _WHOLE_LOOK_SECONDS:
             self._mark, self._listed = None, set()
         whole = self._mark is None
-        answer = self._client.backlog(self._pattern, mark=self._mark, wait_ms=int(wait_seconds * 1000))
+        answer = self._sources.backlog(self._pattern, mark=self._mark, wait_ms=int(wait_seconds * 1000))
         now = self._clock()
         since = LONG_AGO if not self._known_once else now if seen is None else seen
         for backlog in answer.topics:
@@ -83,7 +83,7 @@ class Topics:
             return LONG_AGO
         if state.backlog.error is not None:
             return None
-        if state.pending is not None or (state.committed is None and state.waits):
+        if state.pending is not None or (state.waits and (state.committed is None or state.is_cut_off)):
             return state.rest.until
         waiting = state.waiting()
         if waiting is None:

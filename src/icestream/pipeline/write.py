@@ -1,8 +1,8 @@
-"""The task: a range of a topic, fetched from the broker, becomes data files.
+"""The task: a range of a topic, fetched from the broker or from cloud objects, becomes data files.
 
 Runs in Spark's Python workers. What goes in is small (a topic, ranges, where to fetch, how to write), and so is what
-comes out (descriptions of files). The messages stream from the broker into Parquet as Arrow batches, a row group at a
-time, and never pass through the JVM.
+comes out (descriptions of files). The messages stream into Parquet as Arrow batches, a row group at a time, and never
+pass through the JVM.
 
 An error concerns one range and is part of the result, so that it cannot fail the job of all others; only a worker that
 dies does that, and Spark tries its task again. Files of a range that failed, or of a task that died, are named by no
@@ -14,7 +14,6 @@ and its properties say where.
 """
 
 import pickle
-import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,14 +21,13 @@ from time import perf_counter
 
 import pyarrow as pa
 
-from icestream.client import Client
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline.crash import crash_point
+from icestream.pipeline.fetch import Fetch
 from icestream.table import TableWriter, WrittenFile
 
-_MAX_CLIENTS = 4
 _MAX_TRACE = 2000
 
 
@@ -37,7 +35,7 @@ _MAX_TRACE = 2000
 class Work:
     """The ranges of one topic that a task writes, in offset order."""
 
-    broker: str
+    fetch: Fetch
     topic: TopicName
     stream_id: str
     writer: TableWriter
@@ -45,7 +43,8 @@ class Work:
     ranges: tuple[tuple[int, int], ...] = ()
 
     def with_ranges(self, ranges: Iterable[tuple[int, int]]) -> "Work":
-        return replace(self, ranges=tuple(ranges))
+        wanted = tuple(ranges)
+        return replace(self, ranges=wanted, fetch=self.fetch.within(wanted))
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _attempt(work: Work, start: int, end: int) -> Written:
 
 def _write_range(work: Work, start: int, end: int, began: float) -> Written:
     crash_point("before-write")
-    reader = _client(work.broker).read_range(work.topic, work.stream_id, start, end)
+    reader = work.fetch.read(work.topic, work.stream_id, start, end)
     size = _Size()
     files = work.writer.write(size.of(reader.batches()), max_memory_bytes=work.max_memory_bytes)
     count = sum(file.message_count for file in files)
@@ -141,18 +140,3 @@ class _Size:
             self.nbytes += batch.nbytes
             yield batch
             crash_point("mid-write")
-
-
-_clients: dict[str, Client] = {}
-_clients_lock = threading.Lock()
-
-
-def _client(broker: str) -> Client:
-    """The worker's client of a broker, kept from task to task; it finds a broker that was restarted by itself."""
-    with _clients_lock:
-        client = _clients.get(broker)
-        if client is None:
-            if len(_clients) >= _MAX_CLIENTS:
-                _clients.pop(next(iter(_clients))).close()
-            client = _clients[broker] = Client(broker)
-        return client

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from icestream.cloud.read_pool import ReadPool
 from icestream.config import ReaderSettings
 from icestream.model.names import TopicName
 from icestream.reader.tail import Tails
@@ -18,3 +20,12 @@ class ReadContext:
     find_table: "Callable[[TopicName], TopicTable | None]" = lambda _: None
     """The table of that name as the catalog has it now; raises when the catalog is away."""
     tails: Tails = field(default_factory=lambda: Tails(ReaderSettings().tail_max_bytes))
+
+    @cached_property
+    def cloud_reads(self) -> ReadPool:
+        """For topics that have a part in the cloud."""
+        return ReadPool(self.settings)
+
+    def close(self) -> None:
+        if "cloud_reads" in self.__dict__:
+            self.cloud_reads.close()

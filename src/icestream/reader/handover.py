@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from icestream.model.errors import OffsetOutOfRangeError
 from icestream.reader.selection import Selection
-from icestream.reader.tiers import MovedError, Step, Tier
+from icestream.reader.tiers import MovedError, Step, Tier, UnreadableError
 
 DEFAULT_READ_BYTES = 1 << 20
 _MAX_MOVES = 8
@@ -48,7 +48,7 @@ class TopicReader:
             except MovedError as moved:
                 step.close()
                 moves += 1
-                if moves == _MAX_MOVES and moved.__cause__ is not None:
+                if moves >= _MAX_MOVES and moved.__cause__ is not None:
                     raise moved.__cause__ from None
                 continue
             except BaseException:
@@ -73,22 +73,35 @@ class TopicReader:
             step.close()
 
     def _decide(self) -> Step | None:
-        """The nearest tier that holds the offset; None at the end of all."""
-        nearer: int | None = None
+        """The nearest tier that holds the offset and can read it; None at the end of all.
+
+        Its step ends where a nearer one goes on, if any does: what the cloud has lost, the table reads up to the next
+        object or the log, whichever comes first.
+        """
+        starts: list[int] = []
+        cause: BaseException | None = None
         for tier in self._tiers:
-            step = tier.begin(self.offset, nearer, self._selection)
+            try:
+                step = tier.begin(self.offset, min(starts, default=None), self._selection)
+            except UnreadableError as error:
+                step, cause = None, error.__cause__
             if step is not None:
                 return step
-            nearer = tier.start_offset if nearer is None else nearer
-        if nearer is not None:
-            raise self._nowhere()
+            start = tier.next_start(self.offset)
+            if start is not None:
+                starts.append(start)
+        if cause is not None:
+            raise cause
+        if starts:
+            raise self._nowhere(min(starts))
         return None
 
-    def _nowhere(self) -> OffsetOutOfRangeError:
+    def _nowhere(self, next_offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            f"offset {self.offset} is neither in the log nor in the table",
+            f"offset {self.offset} is not in any place that the topic's messages are kept in; the next one that is "
+            f"there is {next_offset}",
             operation="read",
             place=self._place,
             remedy="start at earliest, latest or an offset in between",
-            details={"offset": self.offset},
+            details={"offset": self.offset, "next_offset": next_offset},
         )

@@ -21,9 +21,9 @@ class LogTier:
         self.decode = decode
         self.tail = tail
 
-    @property
-    def start_offset(self) -> int:
-        return self._log.start_offset
+    def next_start(self, offset: int) -> int | None:
+        start = self._log.start_offset
+        return start if start > offset else None
 
     def begin(self, offset: int, nearer: int | None, selection: Selection) -> "LogStep | None":
         del nearer

@@ -1,10 +1,16 @@
-"""Start positions as offsets, over all tiers. The catalog is asked only for what the log cannot tell."""
+"""Start positions as offsets, over all tiers. The catalog is asked only for what log and cloud cannot tell."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError, SnapshotExpiredError
+from icestream.model.errors import (
+    IcestreamError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    SnapshotExpiredError,
+)
 from icestream.model.offsets import StartPosition
+from icestream.reader.cloud_tier import CloudTier
 from icestream.wal import Log, offset_at_time
 
 if TYPE_CHECKING:
@@ -14,7 +20,13 @@ _MAX_TIME_US = (1 << 63) - 1
 _MAX_LOOKS = 5
 
 
-def resolve(position: StartPosition, log: Log | None, find_table: "Callable[[], TopicTable | None]", place: str) -> int:
+def resolve(
+    position: StartPosition,
+    log: Log | None,
+    find_table: "Callable[[], TopicTable | None]",
+    place: str,
+    cloud: CloudTier | None = None,
+) -> int:
     """The offset that a position means now; without a log, in the table alone.
 
     Raises `OffsetOutOfRangeError` for an offset that no tier has. Without a log it may be past the table's end: the
@@ -22,11 +34,11 @@ def resolve(position: StartPosition, log: Log | None, find_table: "Callable[[], 
     """
     match position.kind:
         case "earliest":
-            return earliest_offset(log, find_table)
+            return earliest_offset(log, find_table, cloud)
         case "latest":
             return log.durable_end if log is not None else _committed(find_table())
         case "timestamp":
-            return _at_time(min(position.value, _MAX_TIME_US), log, find_table)
+            return _at_time(min(position.value, _MAX_TIME_US), log, find_table, cloud)
         case "snapshot" | "tag":
             table = find_table()
             if table is None:
@@ -36,29 +48,56 @@ def resolve(position: StartPosition, log: Log | None, find_table: "Callable[[], 
             by_tag = position.kind == "tag"
             return table.offset_of_tag(position.value) if by_tag else table.offset_of_snapshot(position.value)
     if log is not None:
-        _check(position.value, log, find_table, place)
+        _check(position.value, log, find_table, place, cloud)
     return int(position.value)
 
 
-def earliest_offset(log: Log | None, find_table: "Callable[[], TopicTable | None]") -> int:
+def earliest_offset(
+    log: Log | None, find_table: "Callable[[], TopicTable | None]", cloud: CloudTier | None = None
+) -> int:
     """The lowest offset that any tier has."""
-    start = log.start_offset if log is not None else 0
-    if log is not None and start == 0:
-        return 0
-    first = _asked(find_table, lambda table: table.first_offset())
-    if first is None:
-        return start
-    return min(first, start) if log is not None else first
+    starts = [log.start_offset] if log is not None else []
+    if cloud is not None and 0 not in starts and (first := cloud.first_offset) is not None:
+        starts.append(first)
+    if 0 not in starts and (first := _asked(find_table, lambda table: table.first_offset())) is not None:
+        starts.append(first)
+    return min(starts, default=0)
 
 
-def _at_time(time_us: int, log: Log | None, find_table: "Callable[[], TopicTable | None]") -> int:
-    found = offset_at_time(log, time_us) if log is not None else None
-    if found is not None and log is not None and (log.start_offset == 0 or found > log.start_offset):
-        return found  # messages before that time are in the log too
+def _at_time(
+    time_us: int, log: Log | None, find_table: "Callable[[], TopicTable | None]", cloud: CloudTier | None
+) -> int:
+    found: list[int] = []
+    if log is not None:
+        start = log.start_offset
+        found.append(offset_at_time(log, time_us))
+        if start == 0 or found[0] > start:
+            return found[0]  # messages before that time are in the log too
+        if cloud is not None:
+            try:
+                is_known = _look_in_cloud(time_us, start, cloud, found)
+            except IcestreamError:
+                if _committed(find_table()) < start:
+                    raise
+                is_known = False  # the table has all that is not in the log
+            if is_known:
+                return min(found)
     in_table = _asked(find_table, lambda table: table.offset_at_time(time_us))
-    if found is None or in_table is None:
-        return (found if in_table is None else in_table) or 0
-    return min(found, in_table)
+    if in_table is not None:
+        found.append(in_table)
+    return min(found, default=0)
+
+
+def _look_in_cloud(time_us: int, log_start: int, cloud: CloudTier, found: list[int]) -> bool:
+    """Add what the objects have from a time on; whether they have messages before that too, so that it is the first."""
+    first, end = cloud.first_offset, cloud.end_offset
+    if first is None:
+        return False
+    in_cloud = cloud.offset_at_time(time_us)
+    if in_cloud is not None:
+        found.append(in_cloud)
+        return first == 0 or in_cloud > first
+    return end >= log_start
 
 
 def _asked(find_table: "Callable[[], TopicTable | None]", ask: "Callable[[TopicTable], int | None]") -> int | None:
@@ -76,16 +115,27 @@ def _committed(table: "TopicTable | None") -> int:
     return table.ledger.committed_offset if table is not None else 0
 
 
-def _check(offset: int, log: Log, find_table: "Callable[[], TopicTable | None]", place: str) -> None:
+def _check(
+    offset: int,
+    log: Log,
+    find_table: "Callable[[], TopicTable | None]",
+    place: str,
+    cloud: CloudTier | None,
+) -> None:
     visible = log.visible
     if visible.start_offset <= offset <= visible.end_offset:
         return
-    if offset < visible.start_offset and offset < _committed(find_table()):
-        return
+    if offset < visible.start_offset:
+        if cloud is not None and cloud.holds(offset):
+            return
+        if offset < _committed(find_table()):
+            return
+    first = cloud.first_offset if cloud is not None else None
+    elsewhere = "nor in the table" if first is None else f"nor in the cloud, which begins at {first}, or a table"
     where = (
         f"in the topic, which ends before {visible.end_offset}"
         if offset > visible.end_offset
-        else f"in the log, which begins at {visible.start_offset}, nor in the table"
+        else f"in the log, which begins at {visible.start_offset}, {elsewhere}"
     )
     raise OffsetOutOfRangeError(
         f"offset {offset} is not {where}",

@@ -45,17 +45,15 @@ class TableTier:
         self._known: TopicTable | None = None
         self._look_at = 0.0
 
-    @property
-    def start_offset(self) -> None:
+    def next_start(self, offset: int) -> None:
         """There is no farther tier."""
-        return
 
     def begin(self, offset: int, nearer: int | None, selection: Selection) -> "TableStep | None":
         table = self.look(offset)
         if table is None:
             return None
         end = table.ledger.committed_offset
-        if nearer is not None and offset < nearer:
+        if nearer is not None:
             end = min(end, nearer)
         if end <= offset:
             return None

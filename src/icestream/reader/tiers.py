@@ -11,6 +11,10 @@ class MovedError(Exception):
     """What a step was to read is not there any more, for the tier has changed: decide again. Raised from the cause."""
 
 
+class UnreadableError(Exception):
+    """The tier holds the offset but cannot read it now; a farther tier may serve instead. Raised from the cause."""
+
+
 class Step(Protocol):
     """A run of messages that one tier reads out, beginning at the offset it was made for."""
 
@@ -29,12 +33,17 @@ class Step(Protocol):
 
 
 class Tier(Protocol):
-    @property
-    def start_offset(self) -> int | None:
-        """What it holds begins here, and farther tiers are read up to here; None for the last tier."""
+    def next_start(self, offset: int) -> int | None:
+        """Past an offset that it does not serve, the first one that it holds, up to which farther tiers are read.
+
+        None if there is none, and for the last tier.
+        """
 
     def begin(self, offset: int, nearer: int | None, selection: Selection) -> Step | None:
-        """A step from an offset on; None if this tier does not hold it. A nearer tier begins at `nearer`."""
+        """A step from an offset on; None if this tier does not hold it. A nearer tier goes on at `nearer`, past it.
+
+        Raises `UnreadableError` when it holds the offset and cannot read it.
+        """
 
     def wait(self, offset: int, timeout: float | None) -> bool:
         """Sleep until there is a message at the offset; False when the time was up before. Asked of the nearest."""

@@ -8,6 +8,7 @@ from uuid import uuid4
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, check_producer
 from icestream.model.schema_text import encode_schema
+from icestream.server.cloud_actions import CloudActions
 from icestream.server.pipeline_actions import PipelineActions
 from icestream.server.pipeline_figures import PipelineFigures
 from icestream.server.requests import parse_object, take
@@ -36,7 +37,7 @@ class Actions:
         self._actions = {
             "create_topic": _Action(
                 self._create_topic,
-                CHANGEABLE | {"topic", "partition_by", "sort_by", "if_not_exists"},
+                CHANGEABLE | {"topic", "partition_by", "sort_by", "storage", "if_not_exists"},
                 "Make a topic",
             ),
             "list_topics": _Action(self._list_topics, frozenset({"prefix"}), "The topics' descriptions"),
@@ -55,6 +56,7 @@ class Actions:
             "ping": _Action(self._ping, frozenset(), "The broker's version"),
             **{name: _Action(*handler) for name, handler in self.pipeline.handlers().items()},
             **{name: _Action(*handler) for name, handler in SubscriptionActions(storage).handlers().items()},
+            **{name: _Action(*handler) for name, handler in CloudActions(storage).handlers().items()},
         }
 
     def descriptions(self) -> list[tuple[str, str]]:
@@ -76,6 +78,7 @@ class Actions:
             retention_mb=fields.get("retention_mb"),
             partition_by=_texts(fields, "partition_by"),
             sort_by=_texts(fields, "sort_by"),
+            storage=take(fields, "storage", str, operation="create_topic"),
             if_not_exists=take(fields, "if_not_exists", bool, operation="create_topic", default=False),
         )
         return topic.describe()
@@ -134,6 +137,8 @@ class Actions:
                 "cache_bytes": storage.cache.nbytes,
                 "open_files": storage.files.open_count,
                 "in_flight_bytes": storage.budget.used_bytes,
+                "disk_free_bytes": storage.disk.free_bytes,
+                "disk_full": storage.disk.is_full,
             },
             "pipeline": self.pipeline.stats(topic),
         }

@@ -5,6 +5,8 @@ with a time to wait it is answered when the first one moves. A mark of another b
 topics, so nobody has to know that a broker was restarted. A listener on each open log takes the note; a poll of a
 thousand idle topics looks at none of their logs. That somebody waits for a topic's table counts as a move too.
 
+Topics without a table are none of its matter.
+
 Logs that were not used since the start are opened here, a few at a time: what they hold may never have reached a table.
 """
 
@@ -95,7 +97,7 @@ class Backlog:
         with self._scanning:
             if not now and monotonic() - self._scanned_at < _SCAN_SECONDS:
                 return True
-            topics = {topic.name: topic for topic in self._storage.topics.find()}
+            topics = {topic.name: topic for topic in self._storage.topics.find() if topic.record.has_table}
             for name in self._watched.keys() - topics.keys():
                 self._forget(name)
             complete = self._watch(list(topics.values()))

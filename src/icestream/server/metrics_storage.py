@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from icestream.model.errors import ClosedError
+from icestream.server.metrics_cloud import cloud_metrics
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.stats import table_figures
 from icestream.wal import Log, LogState
@@ -47,8 +48,12 @@ class StorageCollector(Collector):
             len(opened) - len(reported),
         )
         yield _gauge("icestream_cache_bytes", "Memory held by the ordered cache.", storage.cache.nbytes)
+        disk = storage.disk
+        yield _gauge("icestream_disk_free_bytes", "Room on the disk of the logs, at the last look.", disk.free_bytes)
+        yield _gauge("icestream_disk_full", "1 while publishing is refused for want of room.", float(disk.is_full))
         yield _gauge("icestream_wal_open_files", "Segments held open.", storage.files.open_count)
         yield from _topic_metrics(reported)
+        yield from cloud_metrics(topic for topic, _ in reported)
 
 
 def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from icestream.config import Settings
 from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
-from icestream.model.clock import now_us
 from icestream.model.errors import ClosedError, TopicNotFoundError
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import message_batch
@@ -25,13 +24,15 @@ from icestream.model.offsets import StartPosition
 from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.budget import ByteBudget
 from icestream.storage.cloud import Cloud
+from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
 from icestream.storage.housekeeping import Periodic, keep_logs
 from icestream.storage.lock import exclusive_directory
 from icestream.storage.message_stream import MessageStream
 from icestream.storage.publishing import Part, Publishing
 from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import AckLevel, TopicRecord
-from icestream.storage.retention import prune_logs
+from icestream.storage.retention import Retention
 from icestream.storage.stats import TopicStats, topic_stats
 from icestream.storage.subscribing import TopicSource, store_dead_letters
 from icestream.storage.table_watch import TableWatch
@@ -92,6 +93,12 @@ class IcebergStorage:
         cloud = Cloud.open(self.settings, metadata)
         if cloud is not None:
             resources.callback(cloud.close)
+        reading = ReadContext(
+            self.settings.reader,
+            find_table=self._find_table,
+            tails=Tails(self.settings.reader.tail_max_bytes),
+        )
+        resources.callback(reading.close)
         topics = Topics(
             wal.dir,
             metadata,
@@ -99,26 +106,25 @@ class IcebergStorage:
             max_topics=self.settings.server.max_topics,
             drop_table=self._drop_table,
             cloud=cloud,
-            reading=ReadContext(
-                self.settings.reader,
-                find_table=self._find_table,
-                tails=Tails(self.settings.reader.tail_max_bytes),
-            ),
+            reading=reading,
         )
         resources.callback(topics.close)
+        if cloud is not None:
+            resources.callback(cloud.stop)
+            cloud.start(lambda: [partial(getattr, topic, "log") for topic in topics.find()])
         self.table_watch = TableWatch(self.settings, topics.find, topics.finish_deletes)
         resources.callback(self.table_watch.stop)
         self.table_watch.start()
-        self._publishing = Publishing(self.settings.server, self.budget, self.table_watch)
+        self.disk = Disk(wal.dir, wal.min_free_mb)
+        self._publishing = Publishing(self.settings.server, self.budget, self.disk, self.table_watch)
         keeper = Periodic("log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened()))
-        pruner = Periodic(
-            "retention",
-            wal.retention.check_interval_minutes * 60,
-            lambda: prune_logs(topics.find(), wal.retention, now_us()),
-        )
-        for periodic in (keeper, pruner):
+        self.retention = Retention(topics.find, self.settings, self.disk)
+        pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
+        disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)
+        for periodic in (keeper, pruner, disk_watch):
             periodic.start()
             resources.callback(periodic.stop)
+        resources.callback(self.retention.stop)
         self._subscriptions = Subscriptions(
             metadata,
             lambda name: TopicSource(topics.get(name)),
@@ -203,6 +209,10 @@ class IcebergStorage:
     def delete(self, name: TopicName | str, *, keep_table: bool = False) -> None:
         """Delete a topic with its messages, its subscriptions and, unless it is to be kept, its table."""
         self.topics.delete(name, keep_table=keep_table)
+
+    def recover_topic(self, name: TopicName | str) -> RecoveryReport:
+        """Make a topic live again whose log was lost, from cloud objects and table; says what is lost."""
+        return self.topics.recover(name)
 
     def _deleted(self, topic: Topic) -> None:
         self.table_watch.deleted(topic)

@@ -14,12 +14,15 @@ _MAX_SHARE = 0.1
 
 
 class Periodic(threading.Thread):
-    """Calls `work` at intervals, but never for more than a tenth of the time."""
+    """Calls `work` at intervals, but never for more than a share of the time."""
 
-    def __init__(self, name: str, interval_seconds: float, work: Callable[[], object]) -> None:
+    def __init__(
+        self, name: str, interval_seconds: float, work: Callable[[], object], *, max_share: float = _MAX_SHARE
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._interval_seconds = interval_seconds
         self._work = work
+        self._max_share = max_share
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -27,7 +30,7 @@ class Periodic(threading.Thread):
         while not self._stopping.wait(pause):
             started = perf_counter()
             self._work()
-            pause = max(self._interval_seconds, (perf_counter() - started) / _MAX_SHARE)
+            pause = max(self._interval_seconds, (perf_counter() - started) / self._max_share)
 
     def stop(self) -> None:
         self._stopping.set()

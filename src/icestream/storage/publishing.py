@@ -10,6 +10,7 @@ from icestream.config import ServerSettings
 from icestream.model.errors import ClosedError, IcestreamError
 from icestream.storage.budget import ByteBudget
 from icestream.storage.committed import Committed
+from icestream.storage.disk import Disk
 from icestream.storage.record import AckLevel
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic
@@ -29,9 +30,10 @@ class Part:
 
 
 class Publishing:
-    def __init__(self, limits: ServerSettings, budget: ByteBudget, table_watch: TableWatch) -> None:
+    def __init__(self, limits: ServerSettings, budget: ByteBudget, disk: Disk, table_watch: TableWatch) -> None:
         self._limits = limits
         self._budget = budget
+        self._disk = disk
         self._table_watch = table_watch
 
     def publish(
@@ -113,6 +115,8 @@ class Publishing:
     ) -> tuple[Payload, Answer]:
         """The batch checked and ready for the log, its bytes counted; and what to do when it is durable or refused."""
         limits, budget = self._limits, self._budget
+        if level is AckLevel.TABLE:
+            topic.record.check_ack(level)
         payload = topic.payload(
             batch,
             producer,
@@ -121,6 +125,7 @@ class Publishing:
             max_batch_bytes=limits.max_batch_bytes,
         )
         nbytes = payload.frame_bytes
+        self._disk.take(nbytes)
         budget.take(nbytes)
 
         def finished(append: Append) -> None:

@@ -48,6 +48,17 @@ class StorageKind(Enum):
     LOG = "log"
     """In cloud objects, until the topic's own retention takes them."""
 
+    @classmethod
+    def parse(cls, text: Any) -> Self:
+        try:
+            return cls(text)
+        except ValueError:
+            raise InvalidRequestError(
+                f"{text!r} is not a kind of storage",
+                operation="create topic",
+                remedy=f"use {' or '.join(kind.value for kind in cls)}",
+            ) from None
+
 
 @dataclass(frozen=True)
 class TopicRecord:
@@ -65,6 +76,8 @@ class TopicRecord:
     storage: str = StorageKind.TABLE.value
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
+    has_log: bool = False
+    """Whether the topic's log was ever begun: one that is not there then is lost. False says nothing."""
     deleting: bool = False
     keep_table: bool = False
     """Whether the table stays when the topic is deleted."""
@@ -72,6 +85,16 @@ class TopicRecord:
     @property
     def name(self) -> TopicName:
         return TopicName.parse(self.topic)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the topic's messages go into a table, now or later."""
+        return self.storage == StorageKind.TABLE.value
+
+    def check_ack(self, level: AckLevel) -> None:
+        """Raise where messages of the topic can never reach a level."""
+        if level is AckLevel.TABLE and not self.has_table:
+            raise no_table(self.topic, "no message of it is ever acknowledged from there")
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), separators=(",", ":")).encode()
@@ -93,10 +116,11 @@ class TopicRecord:
             epoch=stream.epoch,
             schema=versions[-1] if versions else None,
             older_schemas=tuple(versions[:-1]),
+            storage=stream.storage,
         )
 
     def to_stream(self) -> StreamInfo:
-        return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=self.schemas())
+        return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=self.schemas(), storage=self.storage)
 
     def schemas(self) -> dict[int, str]:
         """Every version of the topic's own schema by its id."""
@@ -114,7 +138,7 @@ class TopicRecord:
                 remedy=f"{', '.join(sorted(CHANGEABLE))} can",
             )
         if "ack" in changes:
-            AckLevel.parse(changes["ack"])
+            self.check_ack(AckLevel.parse(changes["ack"]))
         changes = {name: None if value == 0 else value for name, value in changes.items()}
         if "schema" in changes:
             changes = {**changes, **self._with_schema(changes["schema"])}
@@ -149,6 +173,32 @@ class TopicRecord:
 
     def body_schema(self) -> pa.Schema:
         return topic_schema(self.schema) if self.schema else MESSAGE_SCHEMA
+
+
+def no_table(topic: str, consequence: str) -> InvalidRequestError:
+    """The error for what only a topic with a table can do."""
+    return InvalidRequestError(
+        f"the topic has no table, so {consequence}: its storage is `{StorageKind.LOG.value}`",
+        operation="topic",
+        place=topic,
+        remedy=f"use a topic whose storage is `{StorageKind.TABLE.value}`",
+    )
+
+
+def check_storage(record: TopicRecord, *, uploads: bool) -> None:
+    """Raise where the topic is to have no table, and cannot be made so or not here."""
+    if record.has_table:
+        return
+    record.check_ack(AckLevel(record.ack))
+    if record.partition_by or record.sort_by:
+        raise no_table(record.topic, "there is nothing to partition or sort")
+    if not uploads:
+        raise InvalidRequestError(
+            "a topic without a table lives in cloud objects, and this broker uploads none",
+            operation="create topic",
+            place=record.topic,
+            remedy="set uploader.enabled and cloud.backend, or make a topic with a table",
+        )
 
 
 def check_positive(name: str, value: Any) -> None:

@@ -1,46 +1,151 @@
-"""Which local segments may go: those that the table is known to have, and that age or size makes superfluous."""
+"""What logs and cloud objects may give up: what is known to be elsewhere, or has had its time.
+
+The log of a topic gives up segments that age or size makes superfluous, and only those whose messages have been read
+back from where they stay: the table, the cloud, or both where the topic has both. The limits are the topic's own or
+else those of `wal.retention`. A topic without a table has its own limits for the cloud, where its messages end: its log
+follows `wal.retention`, and gives up what the cloud has given up, so that nobody reads what retention has taken. Both
+give up whole segments and objects, oldest first; so a message can outlive its time by what shares one with it, and the
+newest object always stays.
+
+While the disk is full the limits do not matter: every segment whose messages are elsewhere goes.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from weakref import WeakKeyDictionary
 
 import structlog
 
-from icestream.config import RetentionSettings
-from icestream.model.errors import IcestreamError
+from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
+from icestream.model.clock import Clock, now_us
+from icestream.model.errors import IcestreamError, UnavailableError
+from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
+from icestream.storage.cloud.topic_cloud import TopicCloud
+from icestream.storage.disk import Disk
 from icestream.storage.topic import Topic
-from icestream.wal import Log, LogState
+from icestream.wal import Log
 
 _MINUTE_US = 60_000_000
+_DAY_US = 24 * 60 * _MINUTE_US
 _MB = 1_000_000
+_MAX_SWEEPS = 100
+"""Topics that one round looks for orphans of."""
 _log = structlog.get_logger(__name__)
 
 
-def prune_logs(topics: list[Topic], settings: RetentionSettings, now_us: int) -> int:
-    """One round over the open logs; how many segments went. A topic's own retention wins over the settings."""
-    removed = 0
-    for topic in topics:
-        log = topic.opened_log
-        if log is None or log.state is not LogState.OPEN:
-            continue
-        record = topic.record
-        below = prunable_below(
-            log,
-            committed=topic.committed.offset or 0,
-            minutes=record.retention_minutes or settings.time_minutes,
-            megabytes=record.retention_mb or settings.size_mb,
-            now_us=now_us,
-        )
-        if below <= log.start_offset:
-            continue
-        try:
-            count = log.prune(below)
-        except IcestreamError as error:
-            _log.warning("retention failed", topic=record.topic, error=str(error))
-            continue
-        removed += count
-        _log.info("segments removed", topic=record.topic, segments=count, start_offset=log.start_offset)
-    return removed
+class Retention:
+    """Rounds over all topics of a storage."""
+
+    def __init__(
+        self, topics: Callable[[], list[Topic]], settings: Settings, disk: Disk, clock: Clock = now_us
+    ) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._swept: WeakKeyDictionary[TopicCloud, int] = WeakKeyDictionary()
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """The regular round. Objects go first: the log of a topic without a table follows them."""
+        now = self._clock()
+        prune_objects(self._each(), self._settings.cloud.retention, now)
+        self._sweep(now)
+        prune_logs(self._each(), self._settings.wal.retention, now)
+
+    def keep_room(self) -> None:
+        """Look at the disk, and while it is full take what may be taken, from the topic with the oldest messages on."""
+        if not self._disk.look():
+            oldest_first = sorted(self._each(), key=_oldest_us)
+            make_room(topic for topic in oldest_first if not self._stopping.is_set() and not self._disk.look())
+
+    def stop(self) -> None:
+        """Let the rounds that are under way come to an end soon, however slow a store is."""
+        self._stopping.set()
+
+    def _each(self) -> Iterator[Topic]:
+        return (topic for topic in self._topics() if not self._stopping.is_set())
+
+    def _sweep(self, now_us: int) -> None:
+        """Remove what cut-short removals have left: of each topic when it is first seen, and then once a day."""
+        due = islice((topic for topic in self._each() if self._is_due(topic, now_us)), _MAX_SWEEPS)
+
+        def sweep(topic: Topic) -> int:
+            assert topic.cloud is not None
+            removed = remove_orphans(topic.cloud)
+            self._swept[topic.cloud] = now_us
+            if removed:
+                _log.info("left-over objects removed", topic=topic.record.topic, objects=removed)
+            return removed
+
+        _total(due, sweep)
+
+    def _is_due(self, topic: Topic, now_us: int) -> bool:
+        cloud = topic.cloud
+        if cloud is None or cloud.registry.owned is None:
+            return False
+        return now_us - self._swept.get(cloud, -_DAY_US) >= _DAY_US
 
 
-def prunable_below(log: Log, *, committed: int, minutes: int | None, megabytes: int | None, now_us: int) -> int:
-    """The offset below which sealed segments may go."""
+def prune_logs(topics: Iterable[Topic], settings: RetentionSettings, now_us: int) -> int:
+    """One round over the open logs; how many segments went."""
+
+    def prune(topic: Topic) -> int:
+        own = topic.record if topic.record.has_table else None
+        minutes = (own and own.retention_minutes) or settings.time_minutes
+        megabytes = (own and own.retention_mb) or settings.size_mb
+        return _prune(topic, minutes, megabytes, now_us)
+
+    return _total(topics, prune)
+
+
+def make_room(topics: Iterable[Topic]) -> int:
+    """Give up all that is elsewhere, whatever the limits; how many segments went."""
+    return _total(topics, lambda topic: _prune(topic, 0, 0, now_us()))
+
+
+def _oldest_us(topic: Topic) -> int:
+    log = topic.opened_log
+    sealed = log.visible.sealed if log is not None else ()
+    return sealed[0].footer.last_time_us if sealed else 0
+
+
+def _prune(topic: Topic, minutes: int | None, megabytes: int | None, now_us: int) -> int:
+    log = topic.opened_log
+    if log is None or not log.revive():  # a full disk may have stopped it, and keeps out the append that revives it
+        return 0
+    if topic.cloud is not None and not topic.record.has_table:
+        log.rotate_past(topic.cloud.objects.first_offset or 0)  # else the log of a quiet topic would keep it for long
+    below = _elsewhere_below(topic, log, minutes, megabytes, now_us)
+    count = log.prune(below) if below > log.start_offset else 0
+    if count:
+        _log.info("segments removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
+    return count
+
+
+def _elsewhere_below(topic: Topic, log: Log, minutes: int | None, megabytes: int | None, now_us: int) -> int:
+    """The offset below which segments may go, everything in them having been read back from where it stays."""
+    has_table, cloud = topic.record.has_table, topic.cloud
+    if cloud is None and not has_table:
+        return log.start_offset
+    relies_on_cloud = cloud is not None and (cloud.uploads or not has_table)
+    ends = [topic.committed.offset or 0] if has_table else []
+    if cloud is not None and relies_on_cloud:
+        ends.append(cloud.uploaded_end)
+    gone = (cloud.objects.first_offset or 0) if cloud is not None and not has_table else 0
+    below = prunable_below(
+        log, committed=min(ends), minutes=minutes, megabytes=megabytes, now_us=now_us, expired_below=gone
+    )
+    if cloud is not None and relies_on_cloud and below > log.start_offset:
+        return min(below, confirmed_end(cloud, below))
+    return below
+
+
+def prunable_below(
+    log: Log, *, committed: int, minutes: int | None, megabytes: int | None, now_us: int, expired_below: int = 0
+) -> int:
+    """The offset below which sealed segments may go: none past `committed`, and all before `expired_below`."""
     visible = log.visible
     nbytes = log.nbytes
     below = visible.start_offset
@@ -48,8 +153,52 @@ def prunable_below(log: Log, *, committed: int, minutes: int | None, megabytes: 
         footer = segment.footer
         too_old = minutes is not None and footer.last_time_us < now_us - minutes * _MINUTE_US
         too_much = megabytes is not None and nbytes > megabytes * _MB
-        if footer.end_offset > committed or not (too_old or too_much):
+        is_expired = footer.end_offset <= expired_below
+        if footer.end_offset > committed or not (too_old or too_much or is_expired):
             break
         below = footer.end_offset
         nbytes -= footer.position
     return below
+
+
+def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now_us: int) -> int:
+    """One round over the topics whose objects are this broker's; how many objects went."""
+
+    def prune(topic: Topic) -> int:
+        cloud = topic.cloud
+        if cloud is None or cloud.registry.owned is None:
+            return 0
+        count = remove_objects(cloud, _expired_below(topic, cloud, settings, now_us), now_us)
+        if count:
+            first = cloud.objects.first_offset
+            _log.info("objects removed", topic=topic.record.topic, objects=count, start_offset=first)
+        return count
+
+    return _total(topics, prune)
+
+
+def _expired_below(topic: Topic, cloud: TopicCloud, settings: CloudRetentionSettings, now_us: int) -> int:
+    record, spans = topic.record, cloud.objects.spans
+    if not record.has_table:
+        own, size = record.retention_minutes, record.retention_mb
+        return expired_below(spans, safe_end=None, minutes=own, megabytes=size, now_us=now_us)
+    minutes, megabytes = settings.time_minutes, settings.size_mb
+    known, first = topic.committed.offset or 0, cloud.objects.first_offset or 0
+    if expired_below(spans, safe_end=known, minutes=minutes, megabytes=megabytes, now_us=now_us) <= first:
+        return 0
+    table = topic.find_table()  # what is deleted for good is deleted by what the catalog says now
+    committed = table.ledger.committed_offset if table is not None else 0
+    return expired_below(spans, safe_end=committed, minutes=minutes, megabytes=megabytes, now_us=now_us)
+
+
+def _total(topics: Iterable[Topic], work: Callable[[Topic], int]) -> int:
+    """What the work comes to over topics. One that fails holds up no other; a store that is away is so for all."""
+    total = 0
+    for topic in topics:
+        try:
+            total += work(topic)
+        except IcestreamError as error:
+            _log.warning("retention failed", topic=topic.record.topic, error=str(error))
+            if isinstance(error, UnavailableError):
+                break
+    return total

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from icestream.model.clock import now_us
 from icestream.model.errors import DamagedError, IcestreamError
+from icestream.storage.record import StorageKind
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogState, time_at_offset
 
@@ -30,6 +31,22 @@ class TopicStats:
     """About: by the mean size of the log's messages."""
     table_lag_seconds: float | None = None
     """Age of the oldest message that is not in the table."""
+    storage: str = StorageKind.TABLE.value
+    uploaded_offset: int | None = None
+    """Messages below it are in the cloud; None without an object store."""
+    upload_lag_messages: int | None = None
+    upload_lag_bytes: int | None = None
+    upload_lag_seconds: float | None = None
+    """Age of the oldest message that is not in the cloud."""
+    cloud_objects: int | None = None
+    cloud_bytes: int | None = None
+    uploads: int | None = None
+    uploaded_bytes: int | None = None
+    upload_failures: int | None = None
+    """These three since the broker started."""
+    last_upload_us: int | None = None
+    upload_error: str | None = None
+    """Why the last upload failed, if it did."""
     error: str | None = None
     """Why the log cannot be used, if it cannot; the figures are then 0."""
 
@@ -58,7 +75,9 @@ def topic_stats(topic: Topic) -> TopicStats:
         cache_misses=log.cache.misses,
         last_publish_time_us=last_time_us or None,
         snapshot_id=topic.committed.snapshot_id,
+        storage=topic.record.storage,
         **table_figures(topic, log)._asdict(),
+        **upload_figures(topic)._asdict(),
     )
 
 
@@ -78,6 +97,50 @@ def table_figures(topic: Topic, log: Log) -> TableFigures:
     waiting = max(0, end - committed)
     nbytes = log.nbytes * waiting // kept if kept else 0
     return TableFigures(committed, waiting, nbytes, _age_seconds(log, committed) if waiting else 0.0)
+
+
+class UploadFigures(NamedTuple):
+    uploaded_offset: int | None = None
+    upload_lag_messages: int | None = None
+    upload_lag_bytes: int | None = None
+    upload_lag_seconds: float | None = None
+    cloud_objects: int | None = None
+    cloud_bytes: int | None = None
+    uploads: int | None = None
+    uploaded_bytes: int | None = None
+    upload_failures: int | None = None
+    last_upload_us: int | None = None
+    upload_error: str | None = None
+
+
+def upload_figures(topic: Topic) -> UploadFigures:
+    """What the cloud holds of a topic, and how far it is behind the log; nothing without an object store.
+
+    A broker that only reads what lies there, and uploads nothing, has no lag and no uploads.
+    """
+    cloud = topic.cloud
+    if cloud is None:
+        return UploadFigures()
+    try:
+        status = cloud.status
+        if status is None:
+            size = sum(span.size for span in cloud.objects.spans)
+            return UploadFigures(cloud.uploaded_end, cloud_objects=len(cloud.objects.spans), cloud_bytes=size)
+    except IcestreamError as error:
+        return UploadFigures(upload_error=str(error))
+    return UploadFigures(
+        uploaded_offset=status.uploaded_end,
+        upload_lag_messages=status.lag_messages,
+        upload_lag_bytes=status.lag_bytes,
+        upload_lag_seconds=status.lag_seconds,
+        cloud_objects=status.objects,
+        cloud_bytes=status.object_bytes,
+        uploads=status.uploads,
+        uploaded_bytes=status.uploaded_bytes,
+        upload_failures=status.failures,
+        last_upload_us=status.last_upload_us,
+        upload_error=status.last_error,
+    )
 
 
 def _age_seconds(log: Log, offset: int) -> float | None:

@@ -22,6 +22,7 @@ from icestream.model.clock import now_us
 from icestream.model.errors import IcestreamError, OverloadedError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.committed import Committed
+from icestream.storage.record import no_table
 from icestream.storage.topic import Topic
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class TableWatch:
         It is called by the watching thread, or at once by this one, and must be quick. Unless it is in no hurry, the
         pipeline is told, and need not let the messages wait for more to come.
         """
+        if not topic.record.has_table:
+            raise no_table(topic.record.topic, "there is nothing to wait for")
         with self._lock:
             if self._closed:
                 raise UnavailableError("the broker is stopping", place=str(topic.name), remedy="connect again")
@@ -184,6 +187,8 @@ class TableWatch:
         if polling:
             self._on_poll()
         for topic in self._topics():
+            if not topic.record.has_table:
+                continue
             if topic.name in hinted or (polling and self._is_behind(topic)):
                 self._look(topic)
 

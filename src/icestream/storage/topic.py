@@ -28,7 +28,17 @@ from icestream.model.messages import (
 )
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
-from icestream.reader import LogTier, ReadContext, Selection, TableTier, Tier, TopicReader, resolve
+from icestream.reader import (
+    CloudTier,
+    LogTier,
+    ReadContext,
+    Selection,
+    TableTier,
+    Tail,
+    Tier,
+    TopicReader,
+    resolve,
+)
 from icestream.storage.cloud import TopicCloud
 from icestream.storage.committed import Committed
 from icestream.storage.record import AckLevel, TopicRecord, topic_schema
@@ -59,6 +69,7 @@ class Topic:
         self._open_log = open_log
         self._opening = threading.Lock()
         self._log: Log | None = None
+        self._cloud_tier: CloudTier | None = None
         self._deleted = False
 
     def use(self, record: TopicRecord) -> None:
@@ -81,11 +92,26 @@ class Topic:
                 log = self._log
                 if log is None:
                     log = self._open_log(self.record)
+                    if self.cloud is not None:
+                        self.cloud.opened(log, self.record)
                     tail = self._reading.tails.tail(log.cache, self.batches)
-                    table = TableTier(self.find_table, self._reading.settings)
-                    self._tiers: tuple[Tier, ...] = (LogTier(log, self.batches, tail), table)
+                    self._tiers = self._make_tiers(log, tail)
                     self._log = log
         return log
+
+    def _make_tiers(self, log: Log, tail: Tail) -> tuple[Tier, ...]:
+        """Nearest first."""
+        tiers: list[Tier] = [LogTier(log, self.batches, tail)]
+        cloud = self.cloud
+        if cloud is not None:
+            pool = self._reading.cloud_reads
+            self._cloud_tier = CloudTier(
+                cloud.objects, cloud.store, cloud.leases, self.batches, pool, place=str(self.name)
+            )
+            tiers.append(self._cloud_tier)
+        if self.record.has_table:
+            tiers.append(TableTier(self.find_table, self._reading.settings))
+        return tuple(tiers)
 
     @property
     def opened_log(self) -> Log | None:
@@ -152,12 +178,13 @@ class Topic:
 
     @property
     def earliest_offset(self) -> int:
-        """The lowest offset that any tier has. The catalog is asked once the log has been pruned."""
+        """The lowest offset that any tier has. The catalog is asked once log and cloud have been pruned."""
         return self.start_offset_of(StartPosition.earliest())
 
     def start_offset_of(self, start: StartPosition) -> int:
         """The offset that a start position means now; raises when it means none, or the catalog is needed and away."""
-        return resolve(start, self.log, self.find_table, str(self.name))
+        log = self.log
+        return resolve(start, log, self.find_table, str(self.name), self._cloud_tier)
 
     def reader(
         self, start: StartPosition, columns: Sequence[str] | None = None, where: "Filter | str | None" = None
@@ -169,6 +196,8 @@ class Topic:
 
     def find_table(self) -> "TopicTable | None":
         """The topic's table as the catalog has it now; None if there is none yet, or only one of an earlier topic."""
+        if not self.record.has_table:
+            return None
         found = self._reading.find_table(self.name)
         return found if found is not None and found.ledger.stream_id == self.record.stream_id else None
 
@@ -235,13 +264,15 @@ class Topic:
             reader.close()
 
     def describe(self, *, open_log: bool = True) -> dict[str, Any]:
-        """The record, and the offsets that the log holds, which are None if it is not open and need not be."""
+        """The record, and the offsets that log and cloud hold, which are None if it is not open and need not be."""
         record, log = self.record, self.log if open_log else self._log
+        cloud = self.cloud if self.cloud is not None and (open_log or self.cloud.objects.is_known) else None
         return {
             "topic": record.topic,
             "stream_id": record.stream_id,
             "epoch": record.epoch,
             "ack": record.ack,
+            "storage": record.storage,
             "created_us": record.created_us,
             "retention_minutes": record.retention_minutes,
             "retention_mb": record.retention_mb,
@@ -251,6 +282,8 @@ class Topic:
             "start_offset": log.start_offset if log is not None else None,
             "durable_end": log.durable_end if log is not None else None,
             "committed_offset": self.committed.offset,
+            "uploaded_offset": cloud.uploaded_end if cloud is not None else None,
+            "cloud_start_offset": cloud.objects.first_offset if cloud is not None else None,
         }
 
     def close(self, *, deleted: bool = False) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,6 @@ from icestream.model.errors import (
     ConflictError,
     IcestreamError,
     LimitReachedError,
-    LogUnavailableError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -25,12 +25,14 @@ from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud
-from icestream.storage.record import AckLevel, TopicRecord, check_positive
+from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.logs import Logs
+from icestream.storage.lost_topics import LostTopics, nothing_to_recover
+from icestream.storage.record import AckLevel, StorageKind, TopicRecord, check_positive, check_storage
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
-from icestream.wal.stream import STREAM_FILE, load_stream
+from icestream.wal.restore import Beginning
 
-_DELETED = ".deleted"
 _log = structlog.get_logger(__name__)
 
 
@@ -47,14 +49,14 @@ class Topics:
         cloud: Cloud | None = None,
         clock: Clock = now_us,
     ) -> None:
-        self._directory = directory
         self._metadata = metadata
-        self._context = context
+        self._logs = Logs(directory, context)
         self._max_topics = max_topics
         self._drop_table = drop_table
         self._reading = reading or ReadContext()
         self._cloud = cloud
         self._clock = clock
+        self._lost = LostTopics(self._logs, metadata, cloud, self._reading, clock)
         self._unfinished: dict[TopicName, TopicRecord] = {}
         """Deleted, but for the table and the record."""
         self.on_deleted: Callable[[Topic], None] = lambda _: None
@@ -63,6 +65,8 @@ class Topics:
         """Held while the rest of a deleted topic is removed."""
         self._changing = threading.Lock()
         """Held while records change, which takes as long as the metadata store takes."""
+        self._recovering = threading.Lock()
+        """Held while a topic is recovered, one at a time."""
         self._lock = threading.Lock()
         """Guards what is known here, briefly."""
         self._topics: dict[TopicName, Topic] = {}
@@ -102,6 +106,7 @@ class Topics:
         retention_mb: int | None = None,
         partition_by: Sequence[str] = (),
         sort_by: Sequence[str] = (),
+        storage: str | None = None,
         if_not_exists: bool = False,
     ) -> Topic:
         """Make a topic. `partition_by` and `sort_by` are its table's, in the columns that readers see."""
@@ -122,9 +127,10 @@ class Topics:
             schema=encode_schema(schema) if schema is not None else None,
             partition_by=tuple(partition_by),
             sort_by=tuple(sort_by),
+            storage=StorageKind.parse(storage or StorageKind.TABLE.value).value,
         )
-        if name in self._unfinished:
-            self.finish_deletes()
+        check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
+        self._make_way(name)
         with self._changing:
             if name in self._unfinished:
                 raise TopicExistsError(
@@ -156,6 +162,13 @@ class Topics:
                 return topic
             return self._know(record)
 
+    def _make_way(self, name: TopicName) -> None:
+        """Finish the deletion of a topic that had the name, and do not take that of a lost one."""
+        if name in self._unfinished:
+            self.finish_deletes()
+        if name not in self._topics and name not in self._unfinished:
+            self._lost.check_new(name)
+
     def _take_in(self, name: TopicName) -> Topic:
         """A topic that is in the metadata store and was not known here."""
         entry = self._metadata.get(keys.topic(name))
@@ -177,6 +190,8 @@ class Topics:
 
     def update(self, name: TopicName | str, changes: dict[str, Any]) -> Topic:
         topic = self.get(name)
+        if "schema" in changes:
+            _ = topic.log  # opened before the lock is taken: a first opening changes the record too
         with self._changing:
             entry = self._metadata.get(keys.topic(topic.name))
             if entry is None:
@@ -188,6 +203,8 @@ class Topics:
                 topic.log.set_schemas(record.schemas())
             self._metadata.compare_and_swap(keys.topic(topic.name), entry.mod_revision, record.to_bytes())
             topic.use(record)
+            if topic.cloud is not None:
+                topic.cloud.changed(record)
         return topic
 
     def delete(self, name: TopicName | str, *, keep_table: bool = False) -> Topic:
@@ -230,23 +247,15 @@ class Topics:
                     _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=str(error))
 
     def _finish(self, record: TopicRecord) -> None:
-        self._remove_log(record)
-        if not record.keep_table:
+        self._logs.remove(record)
+        if record.has_table and not record.keep_table:
             self._drop_table(record)
+        if self._cloud is not None:
+            self._cloud.of(record.name, record.stream_id).delete()
         with self._changing:
             self._metadata.delete(keys.topic(record.name))
             with self._lock:
                 del self._unfinished[record.name]
-
-    def _remove_log(self, record: TopicRecord) -> None:
-        files, directory = self._context.files, self._log_directory(record.name)
-        if files.exists(directory):
-            deleted = self._directory / _DELETED
-            files.make_directory(deleted)
-            aside = deleted / record.stream_id
-            files.replace(directory, aside)
-            files.sync_directory(directory.parent)
-            files.remove_tree(aside)
 
     def close(self) -> None:
         """Close every log; one that cannot be closed well does not keep the others from it."""
@@ -256,25 +265,76 @@ class Topics:
             except IcestreamError as error:
                 _log.error("a log did not close cleanly", topic=str(topic.name), error=str(error))
 
-    def _log_directory(self, name: TopicName) -> Path:
-        return self._directory / name.namespace / name.name
+    # Logs, and what becomes of those that are lost
 
     def _open_log(self, record: TopicRecord) -> Log:
-        directory = self._log_directory(record.name)
+        """Open a topic's log, or make it the first time.
+
+        A note in the record follows before any message can be in the log: from then on one that is missing is lost.
+        """
+        self._logs.check(record)
+        if record.has_log:
+            return self._logs.open(record)
+        self._lost.check_uploaded(record)
+        log = self._logs.open(record)
         try:
-            return Log.create(self._context, directory, record.to_stream())
-        except OSError as error:
-            raise LogUnavailableError(
-                f"the log cannot be opened: {error}", operation="open log", place=str(directory)
-            ) from error
+            self._note_log(record)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def _note_log(self, record: TopicRecord) -> None:
+        key = keys.topic(record.name)
+        with self._changing:
+            entry = self._metadata.get(key)
+            found = TopicRecord.from_bytes(entry.value) if entry is not None else None
+            if entry is None or found is None or found.deleting or found.stream_id != record.stream_id:
+                raise TopicNotFoundError("the topic was deleted", operation="open log", place=record.topic)
+            self._metadata.compare_and_swap(key, entry.mod_revision, replace(found, has_log=True).to_bytes())
+            topic = self._topics.get(record.name)
+            if topic is not None and topic.record.stream_id == record.stream_id:
+                topic.record = replace(topic.record, has_log=True)
+
+    def lost(self) -> list[TopicName]:
+        """The topics whose log is gone, by name."""
+        return [topic.name for topic in self.find() if topic.opened_log is None and self._logs.is_lost(topic.record)]
+
+    def recoverable(self) -> list[TopicName]:
+        """The topics that only the object store knows, by name."""
+        found = self._lost.in_cloud()
+        return sorted(name for name in found if name not in self._topics and name not in self._unfinished)
+
+    def recover(self, name: TopicName | str) -> RecoveryReport:
+        """Make a topic live again whose log is lost; see `icestream.storage.cloud.recovery`."""
+        name = TopicName.parse(name)
+        with self._recovering:
+            topic = self._topics.get(name)
+            if topic is not None and topic.opened_log is not None:
+                raise nothing_to_recover(name)
+            if name in self._unfinished:
+                raise TopicNotFoundError("the topic is being deleted", operation="recover topic", place=str(name))
+            report = self._lost.recover(name, self._revive)
+            _ = self.get(name).log
+        return report
+
+    def _revive(self, record: TopicRecord, beginning: Beginning) -> None:
+        """Know the topic as it is from now on, and then make its log: whoever comes before that finds none."""
+        topic = self._topics.get(record.name)
+        if topic is None:
+            topic = self._know(record)
+        else:
+            topic.use(record)
+        if topic.cloud is not None:
+            topic.cloud.objects.refresh()
+        self._logs.restore(record, beginning)
 
     def _load(self) -> None:
-        for left in self._context.files.names(self._directory / _DELETED):
-            self._context.files.remove_tree(self._directory / _DELETED / left)
+        self._logs.clean()
         for entry in scan(self._metadata, keys.topics()):
             record = TopicRecord.from_bytes(entry.value)
             if record.deleting:
-                self._remove_log(record)
+                self._logs.remove(record)
                 self._unfinished[record.name] = record
             else:
                 self._topics[record.name] = self._topic(record)
@@ -282,20 +342,14 @@ class Topics:
 
     def _adopt_unknown_logs(self) -> None:
         """Take in logs that no record knows of: the metadata was lost, the messages were not."""
-        files = self._context.files
-        for namespace in files.names(self._directory):
-            if namespace.startswith("."):
+        for name in self._logs.found():
+            if name in self._topics or not self._logs.is_there(name):
                 continue
-            for name in files.names(self._directory / namespace):
-                known = TopicName(namespace, name) in self._topics
-                directory = self._directory / namespace / name
-                if known or not files.exists(directory / STREAM_FILE):
-                    continue
-                record = TopicRecord.from_stream(load_stream(files, directory), self._clock())
-                with contextlib.suppress(ConflictError):
-                    self._metadata.create(keys.topic(record.name), record.to_bytes())
-                self._topics[record.name] = self._topic(record)
-                _log.warning("took in a log that had no record", topic=record.topic, directory=str(directory))
+            record = TopicRecord.from_stream(self._logs.stream(name), self._clock())
+            with contextlib.suppress(ConflictError):
+                self._metadata.create(keys.topic(record.name), record.to_bytes())
+            self._topics[record.name] = self._topic(record)
+            _log.warning("took in a log that had no record", topic=record.topic)
 
 
 def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ One directory per topic::
     00000000000000000000.log        a segment: frames, named by its first offset
     00000000000000000000.index      sparse index of a sealed segment       (derived)
     00000000000000000000.producers  the producers' state before a segment  (derived)
+    upload.json                     how far it is uploaded: the uploader's, not the log's
     torn/                           copies of what recovery cut off
 
 The bytes are drawn in `docs/formats/wal.md`.

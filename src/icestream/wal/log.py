@@ -18,11 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from icestream.model.errors import ClosedError, DamagedError, IcestreamError, LogUnavailableError
+from icestream.model.errors import ClosedError, DamagedError, IcestreamError, UnavailableError
 from icestream.model.frame_bytes import Bytes, Payload, encode
 from icestream.model.frames import Frame
 from icestream.wal.append import Append
 from icestream.wal.files import make_directories
+from icestream.wal.full import unusable
 from icestream.wal.group_commit import GroupCommit
 from icestream.wal.index_cache import IndexCache
 from icestream.wal.leases import Leases
@@ -34,6 +35,7 @@ from icestream.wal.stream import STREAM_FILE, StreamInfo
 from icestream.wal.telling import Teller
 from icestream.wal.view import LogState, Visible
 
+NO_LIMIT = (1 << 63) - 1
 _tell = Teller(__name__)
 
 
@@ -52,7 +54,9 @@ class Log:
         self.indexes = IndexCache(context.files, context.options.index_interval_bytes)
         self.leases = Leases(context.options.lease_timeout_seconds)
         self.listeners: set[Callable[[], None]] = set()
-        """Called, by the thread that commits, whenever the durable end has moved; they must be quick."""
+        """Called, by the thread that commits, when the durable end has moved or a segment was sealed; quick ones."""
+        self.offset_limit = NO_LIMIT
+        """No message gets this offset or a higher one. Whoever reserves offsets elsewhere moves it ahead."""
         self._commits = GroupCommit(
             commit=self._commit,
             failed=self._failed,
@@ -148,12 +152,29 @@ class Log:
             append.duplicate = True
             append.payload = None
             return
+        if self._next_offset + payload.message_count > self.offset_limit:
+            raise self._not_reserved()
         append.base_offset = self._next_offset
         append.publish_time_us = self._last_time_us = max(self._last_time_us, self.context.clock())
         self._next_offset += payload.message_count
         if name:
             sent = Sent(payload.sequence, payload.message_count, append.base_offset, append.publish_time_us)
             self._producers.note(name, sent)
+
+    def _not_reserved(self) -> IcestreamError:
+        return UnavailableError(
+            f"offsets from {self.offset_limit} on are not reserved: the metadata store could not be reached for that, "
+            "or the broker is stopping",
+            operation="append",
+            place=self.stream.topic,
+            remedy="nothing was stored; send again",
+        )
+
+    def close_offsets(self) -> int:
+        """Give no more offsets out; the one that the next message would have had."""
+        with self._mutex:
+            self.offset_limit = self._next_offset
+            return self._next_offset
 
     def _commit(self, group: list[Append]) -> None:
         """Steps 1 to 4 for one group; called by one thread at a time."""
@@ -197,6 +218,9 @@ class Log:
             self._segments.show()
             if self._waiting_readers:
                 self._advanced.notify_all()
+        self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
         for listener in tuple(self.listeners):
             listener()
 
@@ -229,6 +253,17 @@ class Log:
     def rotate_if_old(self) -> None:
         if self._segments.writer.must_rotate(0, self.context.clock()):
             self._exclusively(self._segments.rotate)
+            self._tell_listeners()
+
+    def rotate_past(self, offset: int) -> None:
+        """Close the active segment if it begins below an offset, so that it can be pruned as a whole one day."""
+        if self._begins_below(offset):
+            self._exclusively(lambda: self._segments.rotate() if self._begins_below(offset) else None)
+            self._tell_listeners()
+
+    def _begins_below(self, offset: int) -> bool:
+        active = self.visible.active
+        return active.header.base_offset < offset and active.frame_count > 0
 
     def set_schemas(self, schemas: dict[int, str]) -> None:
         """Note the schemas that frames from now on may name."""
@@ -269,8 +304,7 @@ class Log:
             self._advanced.notify_all()
         self._segments.writer.active.file.close()
         self.cache.clear()
-        for listener in tuple(self.listeners):
-            listener()
+        self._tell_listeners()
         if last.error is not None:
             raise last.error
 
@@ -295,13 +329,14 @@ class Log:
         if isinstance(self._failure, DamagedError):
             return self._failure
         if self.state is LogState.FAILED:
-            return LogUnavailableError(
-                f"the log cannot be written: {self._failure}",
-                operation="append",
-                place=str(self.directory),
-                remedy="nothing was acknowledged; send again",
-            )
+            return unusable("the log cannot be written", self._failure, operation="append", place=str(self.directory))
         return ClosedError("the log is closed", operation="append", place=str(self.directory))
+
+    def revive(self) -> bool:
+        """Recover after a failure without waiting for the next append; whether the log can be used."""
+        if self.state is LogState.FAILED:
+            self._reopen()
+        return self.state is LogState.OPEN
 
     def _reopen(self) -> None:
         """Recover after a failure, keeping only what had been shown to be durable."""

@@ -3,6 +3,9 @@
 A producer numbers its messages from 0 without holes; a batch carries the number of its first message. The newest
 batches of each producer are remembered, at least as many as a client may have in flight. The number of producers is
 bounded: the one that was silent for longest is forgotten first.
+
+Where messages of the log were lost, a producer may have sent some of them: its next batch is then taken whatever its
+number is, as long as it lies ahead.
 """
 
 import json
@@ -16,6 +19,8 @@ from icestream.model.errors import SequenceError
 from icestream.wal.files import Files
 
 REMEMBERED_BATCHES = 16
+_LOST = ""
+"""Stands in a saved state for the end of what was lost; no producer has this name."""
 
 
 class Sent(NamedTuple):
@@ -29,6 +34,8 @@ class Producers:
     def __init__(self, max_producers: int) -> None:
         self._max_producers = max_producers
         self._sent: OrderedDict[str, deque[Sent]] = OrderedDict()
+        self.lost_end = 0
+        """Before this offset messages were lost; 0 where none were."""
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -43,7 +50,7 @@ class Producers:
         if not sent:
             return None
         expected = sent[-1].sequence + sent[-1].message_count
-        if sequence == expected:
+        if sequence == expected or (sequence > expected and sent[-1].base_offset < self.lost_end):
             return None
         for earlier in reversed(sent):
             if earlier.sequence == sequence and earlier.message_count == message_count:
@@ -69,34 +76,52 @@ class Producers:
     def before(self, offset: int) -> "Producers":
         """A copy that knows only what lies before an offset: batches still on their way to the disk are left out."""
         earlier = Producers(self._max_producers)
+        earlier.lost_end = self.lost_end
         for name, batches in self._sent.items():
             for sent in batches:
                 if sent.base_offset < offset:
                     earlier.note(name, sent)
         return earlier
 
+    def to_bytes(self) -> bytes:
+        state: list[tuple[str, list[Sent]]] = [(name, list(batches)) for name, batches in self._sent.items()]
+        if self.lost_end:
+            state.append((_LOST, [Sent(0, 0, self.lost_end, 0)]))
+        data = json.dumps(state, separators=(",", ":")).encode()
+        return xxhash.xxh3_64_digest(data) + data
+
+    def take_bytes(self, data: bytes) -> bool:
+        """Take over a saved state; False where its bytes are not what was written."""
+        if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
+            return False
+        for name, batches in json.loads(data[8:]):
+            for fields in batches:
+                sent = Sent(*fields)
+                if name == _LOST:
+                    self.note_lost(sent.base_offset)
+                else:
+                    self.note(name, sent)
+        return True
+
+    def note_lost(self, end_offset: int) -> None:
+        """Messages that end before an offset were lost."""
+        self.lost_end = max(self.lost_end, end_offset)
+
     def save(self, files: Files, path: Path) -> None:
         """Written when a segment begins: the state before its first frame. Derived, so no sync is needed."""
-        state = [[name, list(batches)] for name, batches in self._sent.items()]
-        data = json.dumps(state, separators=(",", ":")).encode()
         if files.exists(path):
             files.remove(path)
         file = files.open(path, create=True)
         try:
-            file.write([xxhash.xxh3_64_digest(data), data], 0)
+            file.write([self.to_bytes()], 0)
             file.datasync()
         finally:
             file.close()
 
     def load(self, files: Files, path: Path) -> bool:
-        """Take over a saved state; False where it is missing or its bytes are not what was written."""
+        """Take over the state in a file; False where it is missing or its bytes are not what was written."""
         try:
             data = files.read_bytes(path)
         except FileNotFoundError:
             return False
-        if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
-            return False
-        for name, batches in json.loads(data[8:]):
-            for fields in batches:
-                self.note(name, Sent(*fields))
-        return True
+        return self.take_bytes(data)

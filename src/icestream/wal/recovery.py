@@ -25,6 +25,7 @@ from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Corrupt, Decoded
 from icestream.model.frame_scan import Scan
 from icestream.model.frames import Frame
+from icestream.model.messages import Encoding
 from icestream.model.sparse_index import SparseIndex
 from icestream.wal.files import File, Files, write_all
 from icestream.wal.producers import Producers, Sent
@@ -365,6 +366,8 @@ def keep_torn(files: Files, directory: Path, name: str, data: bytes) -> None:
 
 
 def note_sent(producers: Producers, frame: Frame) -> None:
-    if frame.producer:
+    if frame.encoding == Encoding.LOST:
+        producers.note_lost(frame.end_offset)
+    elif frame.producer:
         sent = Sent(frame.sequence, frame.message_count, frame.base_offset, frame.publish_time_us)
         producers.note(frame.producer, sent)

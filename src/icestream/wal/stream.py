@@ -10,6 +10,7 @@ that cannot be read are lost data; bytes past it may be a torn tail.
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from icestream.model.errors import DamagedError
@@ -19,6 +20,7 @@ from icestream.wal.records import read_record, write_record
 STREAM_FILE = "stream.json"
 CHECKPOINT_FILE = "checkpoint.json"
 _FORMAT = 1
+_TABLE = "table"
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,11 @@ class StreamInfo:
     """Seeds the checksums of frames; told to nobody, so that no payload can be made to look like a frame."""
     schemas: dict[int, str] = field(default_factory=dict)
     """The topic's own Arrow schemas by id, each as base64 of its serialized form; the log does not look into them."""
+    storage: str = _TABLE
+    """Where the topic's messages end; the log does not care."""
 
     def save(self, files: Files, directory: Path) -> None:
-        fields = {
+        fields: dict[str, Any] = {
             "format": _FORMAT,
             "topic": self.topic,
             "stream_id": str(self.stream_id),
@@ -40,6 +44,8 @@ class StreamInfo:
             "salt": self.salt,
             "schemas": {str(number): schema for number, schema in self.schemas.items()},
         }
+        if self.storage != _TABLE:
+            fields["storage"] = self.storage
         write_record(files, directory / STREAM_FILE, fields)
 
 
@@ -64,6 +70,7 @@ def load_stream(files: Files, directory: Path) -> StreamInfo:
         epoch=fields["epoch"],
         salt=fields["salt"],
         schemas={int(number): schema for number, schema in fields["schemas"].items()},
+        storage=fields.get("storage", _TABLE),
     )
 
 

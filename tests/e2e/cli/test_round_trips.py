@@ -82,10 +82,13 @@ def test_empty_input_is_no_messages(icestream: Run, topic: str) -> None:
 
 
 def test_keys_come_from_a_field_of_each_line(icestream: Run, topic: str) -> None:
-    lines = b'{"user": {"id": "u1"}}\n{"user": {"id": 7}}\n{"other": 1}\n[1, 2]\n'
-    assert icestream("produce", topic, "--format", "json", "--key", "user.id", stdin=lines).returncode == 0
+    lines = b'{"user": {"id": "u1"}}\n{"user": {"id": 7}}\n{"user": {"id": null}}\n{"other": 1}\n{"user": {"id": 8}}\n'
+    result = icestream("produce", topic, "--format", "json", "--key", "user.id", stdin=lines)
+    assert result.returncode == 1
+    assert result.stdout.startswith(f"3 messages to {topic}, offsets 0 to 2 (".encode())
+    assert b"line 4: it has no field user.id" in result.stderr
     found = objects(icestream("consume", topic).stdout)
-    assert [message["key"] for message in found] == ["u1", "7", None, None]
+    assert [message["key"] for message in found] == ["u1", "7", None]
     assert found[0]["payload"] == '{"user": {"id": "u1"}}'
 
 

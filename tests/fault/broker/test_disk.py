@@ -18,7 +18,11 @@ from icestream.testing.broker_process import BrokerProcess
 TOPICS = ("disk/first", "disk/second")
 PROBED = "disk/probed"
 MAX_PROBES = 5_000
-SMALL = {"ICESTREAM_WAL__MAX_FILE_SIZE": "65536", "ICESTREAM_WAL__PREALLOCATE_BYTES": "32768"}
+SMALL = {
+    "ICESTREAM_WAL__MAX_FILE_SIZE": "65536",
+    "ICESTREAM_WAL__PREALLOCATE_BYTES": "32768",
+    "ICESTREAM_WAL__MIN_FREE_MB": "0",  # nothing is kept free: the log itself runs into the end of the disk
+}
 
 
 class Probe:
@@ -40,10 +44,10 @@ class Probe:
         self.stored += 1
         return None
 
-    def send_until_refused(self) -> dict[str, Any]:
+    def send_until_refused(self, code: str = "disk_full") -> dict[str, Any]:
         refusal = next((answer for _ in range(MAX_PROBES) if (answer := self.send()) is not None), None)
         assert refusal is not None, "nothing was ever refused"
-        return error_of(refusal, "log_unavailable")
+        return error_of(refusal, code)
 
     def send_until_accepted(self) -> None:
         assert any(self.send() is None for _ in range(MAX_PROBES)), "nothing is accepted although the fault has ended"
@@ -209,7 +213,7 @@ def test_calls_that_fail_lose_nothing_and_double_nothing_and_afterwards_all_goes
     with BrokerProcess(tmp_path / "data", environ=SMALL) as broker:
         with under_load(broker, oracle) as probe:
             with failing_calls(strace, broker.pid, calls, fault):
-                error = probe.send_until_refused()
+                error = probe.send_until_refused("disk_full" if "No space" in cause else "log_unavailable")
                 assert error["retryable"]
                 assert cause in error["message"]
                 for _ in range(20):
@@ -226,7 +230,7 @@ def test_files_that_may_not_grow_give_short_writes_and_lose_nothing(tmp_path: Pa
         with under_load(broker, oracle) as probe:
             _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
             resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (40_000, hard))
-            error = probe.send_until_refused()
+            error = probe.send_until_refused("log_unavailable")
             assert error["retryable"]
             assert "File too large" in error["message"]
             for _ in range(20):

@@ -25,6 +25,9 @@ DESCRIPTION = {
     "partition_by",
     "sort_by",
     "committed_offset",
+    "storage",
+    "uploaded_offset",
+    "cloud_start_offset",
 }
 ACTIONS = {
     "create_topic",
@@ -45,6 +48,10 @@ ACTIONS = {
     "describe_subscription",
     "seek_subscription",
     "delete_subscription",
+    "flush_topic",
+    "recover_topic",
+    "recoverable_topics",
+    "cloud_objects",
 }
 
 

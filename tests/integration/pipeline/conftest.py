@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.client import Client
-from icestream.config import PipelineSettings, Settings
+from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.pipeline.one_pass import JobRunner
@@ -105,12 +105,6 @@ class Pipelines:
             runner.close()
         self.tables.close()
         self.client.close()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Spark]:
-    with Spark(Settings(pipeline=PipelineSettings(master="local[2]"))) as spark:
-        yield spark
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 import pytest
 
-from icestream.cli.formatting import duration_text, plural, rate_text, rfc3339, size_text
+from icestream.cli.formatting import duration_text, offsets_text, plural, rate_text, rfc3339, size_text
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,12 @@ def test_durations(seconds: float, text: str) -> None:
 )
 def test_rates(number: float, seconds: float, text: str) -> None:
     assert rate_text(number, seconds) == text
+
+
+def test_offsets_are_said_with_their_last_one_and_the_next() -> None:
+    assert offsets_text(0, 100) == "offsets 0 to 99, next 100"
+    assert offsets_text(7, 8) == "offsets 7 to 7, next 8"
+    assert offsets_text(5, 5) == "no offsets, next 5"
 
 
 def test_plurals_and_times() -> None:

@@ -49,7 +49,7 @@ def test_a_sound_log_is_said_to_be_sound(log: Path) -> None:
     result = run("inspect", str(log))
     assert result.exit_code == 0
     assert "default/t, stream " in result.stdout
-    assert "sound: 6 messages, offsets 0 to 6" in result.stdout
+    assert "sound: 6 messages, offsets 0 to 5, next 6" in result.stdout
 
 
 def test_frames_are_listed_up_to_the_limit(log: Path) -> None:

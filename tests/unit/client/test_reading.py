@@ -2,7 +2,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.unit.client.conftest import TOPIC
+from tests.unit.client.conftest import TOPIC, eventually
 from tests.unit.client.fake_broker import FIRST_TIME_US, FakeBroker
 
 from icestream import Client, Consumer, StartPosition
@@ -141,11 +141,14 @@ def test_a_following_consumer_survives_a_restart_of_the_broker(broker: FakeBroke
         fill(client, 10)
         with client.consume(TOPIC, follow=True, max_messages=20) as consumer:
             got = [next(consumer).offset for _ in range(10)]
+            assert consumer.interruption is None
             broker.stop()
+            eventually(lambda: consumer.interruption is not None)
             with FakeBroker(broker.public_port, broker.topics) as second:
                 fill(client, 10, start=10)
                 got += offsets(consumer)
                 assert got == list(range(20))
+                assert consumer.interruption is None
                 second.stop()
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.model.names import TopicName
+from icestream.pipeline.fetch import FromBroker
 from icestream.pipeline.job import translate
 from icestream.pipeline.plan import Piece, pack
 from icestream.pipeline.session import JobFailedError
@@ -14,7 +15,7 @@ NAMES = [TopicName("test", f"t{number}") for number in range(8)]
 
 
 def work(topic: TopicName) -> Work:
-    return Work("grpc://nowhere", topic, "stream", None, 1)  # type: ignore[arg-type]  # nobody writes here
+    return Work(FromBroker("grpc://nowhere"), topic, "stream", None, 1)  # type: ignore[arg-type]  # nobody writes here
 
 
 @given(

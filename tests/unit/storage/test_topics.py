@@ -18,6 +18,7 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, StartPosition
+from icestream.storage.logs import Logs
 from icestream.storage.topics import Topics
 
 
@@ -83,7 +84,7 @@ def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(
     with monkeypatch.context() as cut_short, storage(tmp_path) as store:
         topic = store.topics.create("default/events")
         store.publish(topic, message_batch([b"old"]))
-        cut_short.setattr(Topics, "_remove_log", lambda *_: None)
+        cut_short.setattr(Logs, "remove", lambda *_: None)
         cut_short.setattr(Topics, "finish_deletes", lambda *_: None)
         store.topics.delete("default/events")
     with storage(tmp_path) as store:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.unit.wal.conftest import batch, bodies
 
-from icestream.model.errors import ClosedError, SequenceError
+from icestream.model.errors import ClosedError, SequenceError, UnavailableError
 from icestream.wal import Log, LogReader, LogState, SyncMode, offset_at_time
 from icestream.wal.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, segment_path
 
@@ -227,3 +227,34 @@ def test_sync_mode_interval_shows_messages_before_the_sync_and_syncs_on_request(
     assert log._segments.writer.synced_offset == 0
     log.sync()
     assert log._segments.writer.synced_offset == 1
+
+
+def test_no_message_gets_an_offset_past_the_limit(open_log: OpenLog) -> None:
+    log = open_log()
+    log.offset_limit = 3
+    log.append(batch("a", count=2, producer="p"))
+    with pytest.raises(UnavailableError, match="offsets from 3 on are not reserved") as raised:
+        log.append(batch("b", count=2, producer="p", sequence=2))
+    assert raised.value.retryable
+    assert log.append(batch("a", count=2, producer="p")).duplicate, "a repetition needs no new offset"
+    log.append(batch("c", count=1))
+    log.offset_limit = 100
+    assert log.append(batch("b", count=2, producer="p", sequence=2)).base_offset == 3
+
+
+def test_closed_offsets_are_those_behind_all_that_was_accepted(open_log: OpenLog) -> None:
+    log = open_log()
+    log.append(batch("a", count=4))
+    assert log.close_offsets() == 4
+    with pytest.raises(UnavailableError):
+        log.append(batch("b"))
+    assert log.durable_end == 4
+
+
+def test_listeners_hear_of_a_segment_that_was_sealed_by_its_age(open_log: OpenLog) -> None:
+    log = open_log(max_age_us=1)
+    log.append(batch("a"))
+    heard: list[int] = []
+    log.listeners.add(lambda: heard.append(len(log.visible.sealed)))
+    log.rotate_if_old()
+    assert heard == [1]

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.server.http.cloud import CloudApi
 from icestream.server.http.consumers import Consumers
 from icestream.server.http.description import DescriptionApi
 from icestream.server.http.errors import (
@@ -52,6 +53,7 @@ def http_app(
     description = DescriptionApi(lambda: operations, version)
     operations = [
         *TopicsApi(storage).operations(),
+        *CloudApi(storage).operations(),
         *MessagesApi(storage, metrics, closing).operations(),
         *SubscriptionsApi(storage).operations(),
         *ReceivingApi(storage, metrics, consumers, closing).operations(),

@@ -69,12 +69,14 @@ STATUS = {
     "limit_reached": 429,
     "overloaded": 429,
     "log_unavailable": 503,
+    "log_lost": 503,
     "unavailable": 503,
     "catalog_unavailable": 503,
     "snapshot_expired": 503,
     "commit_unknown": 503,
     "closed": 503,
     "deadline": 504,
+    "disk_full": 507,
 }
 """Every other code is 500: something that the caller can do nothing about."""
 
@@ -87,7 +89,7 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
 def error_response(error: IcestreamError, headers: dict[str, str] | None = None) -> Response:
     status = STATUS.get(error.code, 500)
     headers = dict(headers or {})
-    if error.retryable and status in (429, 503):
+    if error.retryable and status in (429, 503, 507):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return json_response({"error": error.to_dict()}, status, headers)
 

@@ -48,7 +48,7 @@ class MessagesApi:
                 {200: Answer("The messages are acknowledged.", {JSON: Receipt})},
                 query=PublishQuery,
                 body={JSON: Publish, ARROW_STREAM: None},
-                errors=(400, 404, 408, 409, 413, 415, 429, 503),
+                errors=(400, 404, 408, 409, 413, 415, 429, 503, 507),
                 details="All messages of a request are stored together or not at all. A missing topic is created where "
                 "`topics.auto_create` is on. The query's parameters go with Arrow bodies; JSON has them inside.",
             ),

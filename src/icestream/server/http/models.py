@@ -1,5 +1,6 @@
 """What travels in JSON bodies and queries. The API's description is made from these classes."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -12,8 +13,12 @@ MAX_WAIT_MS = 60_000
 MAX_SEQUENCE = (1 << 62) - 1
 
 AckName = Literal["memory", "disk", "table"]
+StorageName = Literal["table", "log"]
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
 Retention = Annotated[int, Field(ge=1, le=1 << 53)]
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 
 class Model(BaseModel):
@@ -23,8 +28,8 @@ class Model(BaseModel):
 
 
 def _digits(value: object) -> object:
-    """Queries are text: plain digits are a number, anything else is left for the field to refuse."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:  # noqa: PLR2004
+    """Queries are text: a plain whole number is one, anything else is left for the field to refuse."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
         return int(value)
     return value
 
@@ -92,6 +97,11 @@ class CreateTopic(Model):
         default=[], max_length=16, description="Partitions of the table, such as `day(publish_time)`."
     )
     sort_by: list[str] = Field(default=[], max_length=16, description="Columns that the table's files are sorted by.")
+    storage: StorageName | None = Field(
+        default=None,
+        description="`table` (the default), or `log` for a topic without a table, which lives in the log and in cloud "
+        "objects until its own retention takes them.",
+    )
     if_not_exists: bool = Field(default=False, description="Answer 200 where the topic exists already.")
 
 
@@ -181,6 +191,9 @@ class Topic(Model):
     partition_by: list[str] = Field(description="Partitions of the table.")
     sort_by: list[str] = Field(description="Columns that the table's files are sorted by; none: the offset.")
     committed_offset: int | None = Field(description="Messages below it are in the table; null if not known yet.")
+    storage: str = Field(description="`table`, or `log` for a topic without a table.")
+    uploaded_offset: int | None = Field(description="Messages below it are in the cloud; null without an object store.")
+    cloud_start_offset: int | None = Field(description="First offset that the cloud has; null where it has none.")
 
 
 class Topics(Model):
@@ -205,6 +218,18 @@ class TopicFigures(Model):
     table_lag_messages: int | None = Field(description="Messages that are not in the table yet.")
     table_lag_bytes: int | None = Field(description="About their bytes.")
     table_lag_seconds: float | None = Field(description="Age of the oldest of them.")
+    storage: str = Field(description="`table`, or `log` for a topic without a table.")
+    uploaded_offset: int | None = Field(description="Messages below it are in the cloud; null without an object store.")
+    upload_lag_messages: int | None = Field(description="Messages that are not in the cloud yet.")
+    upload_lag_bytes: int | None = Field(description="About their bytes.")
+    upload_lag_seconds: float | None = Field(description="Age of the oldest of them.")
+    cloud_objects: int | None = Field(description="Objects in the cloud.")
+    cloud_bytes: int | None = Field(description="Their size.")
+    uploads: int | None = Field(description="Objects that were uploaded since the broker started.")
+    uploaded_bytes: int | None = Field(description="Their size.")
+    upload_failures: int | None = Field(description="Uploads that failed since then, and were tried again.")
+    last_upload_us: int | None = Field(description="Microseconds since 1970 UTC; null if none since the start.")
+    upload_error: str | None = Field(description="Why the last upload failed, if it did.")
     error: str | None = Field(description="Why the log cannot be used, if it cannot.")
 
 
@@ -241,6 +266,8 @@ class BrokerFigures(Model):
     cache_bytes: int
     open_files: int
     in_flight_bytes: int
+    disk_free_bytes: int = Field(description="Room on the disk of the logs.")
+    disk_full: bool = Field(description="Whether publishing is refused for want of room.")
 
 
 class Stats(Model):

@@ -118,6 +118,8 @@ class SystemApi:
                 "cache_bytes": storage.cache.nbytes,
                 "open_files": storage.files.open_count,
                 "in_flight_bytes": storage.budget.used_bytes,
+                "disk_free_bytes": storage.disk.free_bytes,
+                "disk_full": storage.disk.is_full,
             },
             "topics": [asdict(topic_stats(topic)) for topic in topics],
             "subscriptions": [figures for topic in topics for figures in all_figures(storage, topic.name)],

@@ -118,6 +118,7 @@ class TopicsApi:
                     retention_mb=body.retention_mb,
                     partition_by=body.partition_by,
                     sort_by=body.sort_by,
+                    storage=body.storage,
                 )
             except TopicExistsError:
                 if not body.if_not_exists:

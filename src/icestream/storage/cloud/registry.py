@@ -7,12 +7,18 @@ from dataclasses import replace
 from icestream.cloud import Head, ObjectDescriptor
 from icestream.metadata import Absent, Delete, Exists, MetadataStore, Put, RevisionIs, keys, scan
 from icestream.metadata.store import Condition, Entry, Operation, OutcomeUnknownError
-from icestream.model.errors import StaleEpochError
+from icestream.model.errors import ConflictError, StaleEpochError
 from icestream.model.names import TopicName
+from icestream.storage.record import TopicRecord
 
 
 class MetadataRegistry:
-    """`icestream.cloud.Registry` for one stream."""
+    """`icestream.cloud.Registry` for one stream.
+
+    A change that is refused is told apart by reading the head again. Where it is another owner's, that is a
+    `StaleEpochError`. Where it is our own, a change of ours whose outcome was not known has happened late: that is a
+    retryable `ConflictError`, and the next change begins with what the store has now.
+    """
 
     def __init__(self, metadata: MetadataStore, topic: TopicName, stream_id: str) -> None:
         self._metadata = metadata
@@ -22,21 +28,35 @@ class MetadataRegistry:
         self._lock = threading.Lock()
         self._revision = 0
         self._epoch = 0
+        self._owned: Head | None = None
+
+    @property
+    def owned(self) -> Head | None:
+        """The head as this owner wrote it last; None before the claim, or when the last outcome is not known."""
+        return self._owned
 
     def head(self) -> Head | None:
-        entry = self._metadata.get(self._key)
-        head = Head.from_bytes(entry.value) if entry is not None else None
+        head, _ = self._read()
         return head if head is not None and head.stream_id == self._stream_id else None
 
     def claim(self, head: Head) -> None:
+        """Changes the owner and its reservation, never how far the topic is: who wants that updates afterwards."""
         with self._lock:
-            entry = self._metadata.get(self._key)
-            known = Head.from_bytes(entry.value) if entry is not None else None
-            if known is not None and known.stream_id == head.stream_id and known.epoch > head.epoch:
-                raise self._stale(known.epoch)
-            self._revision = entry.mod_revision if entry is not None else 0
+            known, revision = self._read()
+            if known is not None and known.stream_id != head.stream_id:
+                self._clear_other_stream()
+            elif known is not None and known.epoch > head.epoch:
+                raise self._stale(known)
+            elif known is not None and _progress(known) != _progress(head):
+                raise self._moved()
+            self._revision = revision
             self._epoch = head.epoch
             self._change(head, [], [])
+
+    def refresh(self) -> Head:
+        """The head as the store has it, to go on with; raises `StaleEpochError` unless this owner wrote it."""
+        with self._lock:
+            return self._refresh()
 
     def publish(self, descriptor: ObjectDescriptor, head: Head) -> None:
         key = keys.cloud_object(self._topic, descriptor.first_offset)
@@ -64,6 +84,7 @@ class MetadataRegistry:
     def forget(self) -> None:
         """Remove all records of the topic, whatever stream they are of: it is deleted."""
         with self._lock:
+            self._owned = None
             for entry in self._entries():
                 self._metadata.delete(entry.key)
             self._metadata.delete(self._key)
@@ -71,28 +92,74 @@ class MetadataRegistry:
     def _entries(self) -> Iterator[Entry]:
         return scan(self._metadata, keys.cloud_objects(self._topic))
 
+    def _read(self) -> tuple[Head | None, int]:
+        """The head whatever stream it is of, and its revision."""
+        entry = self._metadata.get(self._key)
+        return (Head.from_bytes(entry.value), entry.mod_revision) if entry is not None else (None, 0)
+
+    def _refresh(self) -> Head:
+        head, revision = self._read()
+        if head is None or (head.stream_id, head.epoch) != (self._stream_id, self._epoch):
+            self._owned = None
+            raise self._stale(head)
+        self._revision, self._owned = revision, head
+        return head
+
     def _change(self, head: Head, conditions: Sequence[Condition], operations: Sequence[Operation]) -> None:
         """Under the lock. A transaction whose outcome is not known is looked for before it is called a failure."""
         wanted = [RevisionIs(self._key, self._revision), *conditions]
         value = head.to_bytes()
         try:
-            result = self._metadata.transaction(wanted, [Put(self._key, value), *operations])
+            self._revision = self._transaction(wanted, [Put(self._key, value), *operations], value)
+        except BaseException:
+            self._owned = None
+            raise
+        self._owned = head
+
+    def _transaction(self, conditions: Sequence[Condition], operations: Sequence[Operation], value: bytes) -> int:
+        try:
+            result = self._metadata.transaction(conditions, operations)
         except OutcomeUnknownError:
             entry = self._metadata.get(self._key)
             if entry is None or entry.value != value:
                 raise
-            self._revision = entry.mod_revision
-            return
+            return entry.mod_revision
         if not result.succeeded:
-            raise self._stale(None)
-        self._revision = result.revision
+            head, _ = self._read()
+            ours = head is not None and head.stream_id == self._stream_id and head.epoch <= self._epoch
+            raise self._moved() if ours else self._stale(head)
+        return result.revision
 
-    def _stale(self, epoch: int | None) -> StaleEpochError:
-        owner = f"an owner of epoch {epoch}" if epoch is not None else "another owner"
+    def _clear_other_stream(self) -> None:
+        """Records of a topic that had the name before, left by a deletion that knew of no object store."""
+        entry = self._metadata.get(keys.topic(self._topic))
+        if entry is None or TopicRecord.from_bytes(entry.value).stream_id != self._stream_id:
+            raise self._stale(None)
+        for left in self._entries():
+            if ObjectDescriptor.from_bytes(left.value).stream_id != self._stream_id:
+                self._metadata.delete(left.key)
+
+    def _moved(self) -> ConflictError:
+        return ConflictError(
+            "the topic's record in the metadata store changed meanwhile",
+            operation="upload",
+            place=str(self._topic),
+            remedy="it is read again and the change is tried again",
+        )
+
+    def _stale(self, found: Head | None) -> StaleEpochError:
+        owner = "another stream"
+        if found is not None and found.stream_id == self._stream_id:
+            owner = f"an owner of epoch {found.epoch}"
         return StaleEpochError(
             f"{owner} has taken the topic's cloud objects over",
             operation="upload",
             place=str(self._topic),
             remedy="stop this broker: it does not own the topic any more",
-            details={"epoch": self._epoch},
+            details={"epoch": self._epoch, "found_epoch": found.epoch if found is not None else None},
         )
+
+
+def _progress(head: Head) -> Head:
+    """How far a topic is, whoever owns it."""
+    return replace(head, epoch=0, reserved_end=0, updated_us=0)

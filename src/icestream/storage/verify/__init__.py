@@ -1,4 +1,4 @@
-"""Proves that a topic's log and its table hold the same messages: each offset once, in order, with the same content.
+"""Proves that a topic's log, cloud objects and table hold the same messages, each offset once, in order.
 
 What is proved, for each topic:
 
@@ -9,14 +9,18 @@ What is proved, for each topic:
   the table's own properties;
 - the rows of each file are in offset order (or its row groups sorted, where the topic asks for it), its description
   tells the truth, and in a table without partitions no two files overlap;
-- the log itself can be read to its end, every frame checked.
+- the log itself can be read to its end, every frame checked;
+- the objects in the cloud follow on each other, their head counts them rightly, each is there with its size, and every
+  frame, trailer and index in them is sound; where the log holds the same messages, they are equal.
 
-Nothing is changed. Log and table are read once, side by side, a batch of each at a time. The log comes from a broker,
-or from the files of one that is stopped: `logs`. `reconcile` compares the two, `layout` looks at the files.
+Nothing is changed. Log, cloud and table are read once, side by side, a batch of each at a time. The log comes from a
+broker, or from the files of one that is stopped: `logs`. `joined` puts what the cloud holds before it, `reconcile`
+compares that with the table, `layout` looks at the table's files, `cloud_audit` at the objects.
 """
 
+from icestream.storage.verify.clouds import Clouds
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import BrokerLogs, DirectoryLogs, Logs, LogView
 from icestream.storage.verify.verify import verify_topic
 
-__all__ = ["BrokerLogs", "DirectoryLogs", "Finding", "LogView", "Logs", "Verification", "verify_topic"]
+__all__ = ["BrokerLogs", "Clouds", "DirectoryLogs", "Finding", "LogView", "Logs", "Verification", "verify_topic"]

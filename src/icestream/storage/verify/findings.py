@@ -8,7 +8,7 @@ from icestream.model.names import TopicName
 MAX_FINDINGS = 100
 """Of one topic; more are counted."""
 
-Kind = Literal["stream", "ledger", "gap", "duplicate", "content", "order", "overlap", "description", "damaged"]
+Kind = Literal["stream", "ledger", "gap", "duplicate", "content", "order", "overlap", "description", "damaged", "cloud"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,15 @@ class Verification:
     findings: list[Finding] = field(default_factory=list)
     further_findings: int = 0
     """Beyond the limit."""
+    cloud_objects: int = 0
+    cloud_bytes: int = 0
+    cloud_first: int | None = None
+    """None without objects."""
+    cloud_end: int | None = None
+    cloud_compared: int = 0
+    """Messages of the cloud that were compared with the log's."""
+    notes: list[str] = field(default_factory=list)
+    """Worth knowing, and nothing wrong."""
     seconds: float = 0.0
 
     @property

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from icestream.client import Client
+from icestream.client import Client, TopicDescription
 from icestream.client.pipeline import TopicBacklog
-from icestream.model.errors import DamagedError, OffsetOutOfRangeError
+from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
 from icestream.model.names import TopicName
@@ -38,6 +38,10 @@ class LogView(Protocol):
         """So many messages are in the table, as far as whoever keeps the log knows."""
 
     @property
+    def storage(self) -> str:
+        """`table`, or `log` for a topic that has none."""
+
+    @property
     def problems(self) -> list[str]:
         """What is wrong with the log, known before it is read."""
 
@@ -50,6 +54,9 @@ class Logs(Protocol):
 
     def view(self, topic: TopicName) -> LogView | None: ...
 
+    def is_uploaded(self, topic: TopicName, /) -> bool:
+        """Whether it is known that the cloud has messages of it."""
+
 
 @dataclass
 class BrokerLogs:
@@ -58,6 +65,12 @@ class BrokerLogs:
     def topics(self) -> list[TopicName]:
         return sorted(TopicName.parse(found.topic) for found in self.client.list_topics())
 
+    def is_uploaded(self, topic: TopicName) -> bool:
+        try:
+            return bool(self.client.describe_topic(topic).uploaded_offset)
+        except IcestreamError:  # other findings say so
+            return False
+
     def view(self, topic: TopicName) -> LogView | None:
         while True:
             answer = self.client.backlog(str(topic))
@@ -65,7 +78,17 @@ class BrokerLogs:
                 if one.topic == topic:
                     return _BrokerLog(self.client, one)
             if answer.complete:
-                return None
+                return self._without_table(topic)
+
+    def _without_table(self, topic: TopicName) -> LogView | None:
+        """A topic that never waits for the pipeline."""
+        try:
+            described = self.client.describe_topic(topic)
+        except TopicNotFoundError:
+            return None
+        if described.storage == "table":  # made a moment ago: there is nothing to look at yet
+            return None
+        return _BrokerLog(self.client, _as_backlog(described), storage=described.storage)
 
 
 @dataclass
@@ -73,6 +96,7 @@ class _BrokerLog:
     client: Client
     backlog: TopicBacklog
     pruned_to: int = 0
+    storage: str = "table"
 
     @property
     def topic(self) -> TopicName:
@@ -114,6 +138,21 @@ class _BrokerLog:
                 return
 
 
+def _as_backlog(topic: TopicDescription) -> TopicBacklog:
+    """A topic without a table is none that waits for the pipeline; this is what it would be told of it."""
+    return TopicBacklog(
+        topic=TopicName.parse(topic.topic),
+        stream_id=topic.stream_id,
+        epoch=topic.epoch,
+        schema=None,
+        partition_by=(),
+        sort_by=(),
+        start_offset=topic.start_offset,
+        durable_end=topic.durable_end,
+        nbytes=0,
+    )
+
+
 @dataclass
 class DirectoryLogs:
     """The logs below a directory that no broker uses meanwhile."""
@@ -124,6 +163,9 @@ class DirectoryLogs:
     def topics(self) -> list[TopicName]:
         found = self.directory.glob(f"*/*/{STREAM_FILE}")
         return sorted(TopicName(path.parts[-3], path.parts[-2]) for path in found if not path.parts[-3].startswith("."))
+
+    def is_uploaded(self, _topic: TopicName) -> bool:
+        return False
 
     def view(self, topic: TopicName) -> LogView | None:
         directory = self.directory / topic.namespace / topic.name
@@ -143,6 +185,10 @@ class _DirectoryLog:
     @property
     def stream_id(self) -> str:
         return str(self.report.stream_id)
+
+    @property
+    def storage(self) -> str:
+        return load_stream(self.files, self.directory).storage
 
     @property
     def start_offset(self) -> int:

@@ -15,6 +15,7 @@ from icestream.model.messages import conform
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.storage.verify.logs import LogView
 from icestream.storage.verify.rows import differences
+from icestream.storage.verify.sides import Side
 
 _MISSING = "messages that the log holds are not in the table"
 _MISSING_ALONE = "offsets are not in the table, and the log no longer reaches there"
@@ -25,36 +26,6 @@ _MAX_RUNS = 50
 
 Advance = Callable[[int], None]
 """Told the offset that was reached."""
-
-
-class _Side:
-    """One of the two streams, with the batch that is being used up."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.batch: pa.RecordBatch | None = None
-        self.advance()
-
-    def advance(self) -> None:
-        self.batch = next((batch for batch in self._batches if batch.num_rows), None)
-
-    @property
-    def last(self) -> int:
-        assert self.batch is not None
-        return int(self.batch.column(0)[-1].as_py())
-
-    def take(self, through: int) -> pa.RecordBatch:
-        """The rows of the batch up to an offset."""
-        batch = self.batch
-        assert batch is not None
-        count = batch.num_rows
-        if self.last > through:
-            count = pc.sum(pc.less_equal(batch.column(0), through)).as_py()
-        if count == batch.num_rows:
-            self.advance()
-        else:
-            self.batch = batch.slice(count)
-        return batch.slice(0, count)
 
 
 @dataclass
@@ -73,8 +44,8 @@ class Reconciliation:
 
     def run(self, rows: Iterator[pa.RecordBatch]) -> None:
         """Go through the table's rows, and the log to its end."""
-        table = _Side(rows)
-        log = _Side(iter(()) if self.log is None else self.log.batches())
+        table = Side(rows)
+        log = Side(iter(()) if self.log is None else self.log.batches())
         while table.batch is not None or log.batch is not None:
             if log.batch is None:
                 through = table.last

@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
+from icestream.storage.cloud import TopicCloud
+from icestream.storage.verify.cloud_audit import CloudAudit
 from icestream.storage.verify.findings import Finding, Verification
+from icestream.storage.verify.joined import JoinedLog
 from icestream.storage.verify.layout import Layout
 from icestream.storage.verify.logs import LogView
 from icestream.storage.verify.reconcile import Reconciliation
@@ -13,6 +16,8 @@ from icestream.table import Tables, TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.ordered import ordered_scan
 
+FindCloud = Callable[[TopicName, str | None], TopicCloud | None]
+"""A topic's part in the cloud, of the stream or, where that is not known, of the newest; None if there is none."""
 Progress = Callable[[int, int], None]
 """Told how many offsets are checked, and of how many."""
 
@@ -22,10 +27,11 @@ def verify_topic(
     find_log: Callable[[TopicName], LogView | None],
     tables: Tables,
     progress: Progress = lambda _done, _all: None,
+    find_cloud: FindCloud = lambda _topic, _stream_id: None,
 ) -> Verification:
-    """Check a topic's log and table against each other. What is wrong is in the findings, and nothing is raised for it.
+    """Check a topic's log, cloud objects and table against each other. What is wrong is in the findings, not raised.
 
-    The table is loaded before the log is looked at: what it holds the log held before.
+    Table and objects are looked at before the log: what they hold the log held before.
     """
     report = Verification(topic)
     began = time.monotonic()
@@ -34,11 +40,16 @@ def verify_topic(
         known = log.known_committed if log is not None else 0
         table = tables.find(topic)
         _check_catalog(known, table, report)
+        stream_id = log.stream_id if log is not None else table.ledger.stream_id if table is not None else None
+        cloud = find_cloud(topic, stream_id)
+        audit = CloudAudit(cloud, report) if cloud is not None else None
         log = find_log(topic)
-        if table is None and log is None:
+        joined = _join(topic, log, audit, report)
+        if table is None and joined is None:
             report.add(Finding("damaged", "there is neither a log nor a table"))
         else:
-            _verify(log, table, report, progress)
+            _note_log(log, report)
+            _verify(joined, table, report, progress)
     except IcestreamError as error:
         report.add(Finding("damaged", error.message, place=error.place))
     report.seconds = time.monotonic() - began
@@ -53,11 +64,29 @@ def _check_catalog(known: int, table: TopicTable | None, report: Verification) -
         report.add(Finding("ledger", f"{text}: give the broker's own --data or --config"))
 
 
-def _verify(log: LogView | None, table: TopicTable | None, report: Verification, progress: Progress) -> None:
+def _join(topic: TopicName, log: LogView | None, audit: CloudAudit | None, report: Verification) -> LogView | None:
+    """The log with what the cloud holds before it, if both fit together."""
+    if audit is None or not audit.objects:
+        return log
+    joined = JoinedLog(topic, audit.objects[0].stream_id, log, audit, report)
+    if log is None or audit.end_offset >= log.start_offset:
+        return joined
+    for _ in audit.batches():  # they are checked, and are of no use for what lies behind them
+        pass
+    if log.storage != "table":
+        text = "the messages are neither in the cloud, nor in the log any more"
+        report.add(Finding("gap", text, audit.end_offset, log.start_offset - 1))
+    return log
+
+
+def _note_log(log: LogView | None, report: Verification) -> None:
     if log is not None:
         report.stream_id, report.log_start, report.durable_end = log.stream_id, log.start_offset, log.durable_end
         for problem in log.problems:
             report.add(Finding("damaged", f"the log: {problem}"))
+
+
+def _verify(log: LogView | None, table: TopicTable | None, report: Verification, progress: Progress) -> None:
     if table is None:
         assert log is not None
         _read_log(log, report, progress)
@@ -72,7 +101,7 @@ def _verify(log: LogView | None, table: TopicTable | None, report: Verification,
         text = f"the table counts messages below {ledger.committed_offset}, the log ends at {log.durable_end}"
         report.add(Finding("ledger", text, log.durable_end, ledger.committed_offset - 1))
     if log is not None and ledger.committed_offset < log.start_offset:
-        text = "the messages are neither in the table, nor in the log any more"
+        text = "the messages are neither in the table, nor in the log or the cloud any more"
         report.add(Finding("gap", text, ledger.committed_offset, log.start_offset - 1))
     contents = read_contents(table)
     layout = Layout(contents, report)
@@ -86,10 +115,12 @@ def _verify(log: LogView | None, table: TopicTable | None, report: Verification,
 
 
 def _read_log(log: LogView, report: Verification, progress: Progress) -> None:
-    """A topic that has no table yet: every frame is read and checked."""
-    if log.start_offset:
+    """A topic that has no table, or none yet: every frame is read and checked."""
+    if log.start_offset and log.storage == "table":
         report.add(Finding("gap", "the log does not begin at 0, and there is no table", 0, log.start_offset - 1))
+    read = 0
     for batch in log.batches():
-        report.waiting += batch.num_rows
+        read += batch.num_rows
         progress(batch.column(0)[-1].as_py() + 1, log.durable_end)
-    report.lost = log.durable_end - log.start_offset - report.waiting
+    report.lost = log.durable_end - log.start_offset - read
+    report.waiting = read if log.storage == "table" else 0

@@ -8,7 +8,9 @@ cache folder, once. Servers can be stopped, killed, paused and started again on 
 can name a proxy before them (`icestream.testing.proxy`).
 """
 
+from icestream.testing.servers.azurite import AzuriteServer
 from icestream.testing.servers.etcd import EtcdCluster, EtcdServer, EtcdTls, compact
+from icestream.testing.servers.gcs import GcsServer
 from icestream.testing.servers.glue import GlueServer
 from icestream.testing.servers.obtain import SERVERS, missing, obtain
 from icestream.testing.servers.postgres import PostgresServer
@@ -19,9 +21,11 @@ from icestream.testing.servers.spark_cluster import SparkCluster
 
 __all__ = [
     "SERVERS",
+    "AzuriteServer",
     "EtcdCluster",
     "EtcdServer",
     "EtcdTls",
+    "GcsServer",
     "GlueServer",
     "PostgresServer",
     "RestCatalogServer",

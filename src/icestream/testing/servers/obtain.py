@@ -7,11 +7,12 @@ from icestream.model.errors import IcestreamError
 from icestream.pipeline.cache import NotInstalledError, Report, silent
 from icestream.pipeline.jars import JARS, Jar, ensure_jars, obtain_jars
 from icestream.pipeline.java import java_home, spark_home
-from icestream.testing.servers import moto
+from icestream.testing.servers import azurite, moto
 from icestream.testing.servers.etcd import PACKAGE, find_etcd, obtain_etcd
+from icestream.testing.servers.gcs import FAKE_GCS
 from icestream.testing.servers.postgres import find_postgres, obtain_postgres
 from icestream.testing.servers.rest_jars import REST_SERVER_JARS
-from icestream.testing.servers.s3 import find_versitygw, obtain_versitygw
+from icestream.testing.servers.s3 import VERSITYGW
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,11 @@ def _missing_moto() -> str | None:
 
 
 def _missing_s3() -> str | None:
-    return None if find_versitygw() else _missing_moto()
+    return None if VERSITYGW.find() else _missing_moto()
+
+
+def _missing_gcs() -> str | None:
+    return None if FAKE_GCS.find() else f"{FAKE_GCS.name} was not built"
 
 
 def _missing_postgres() -> str | None:
@@ -72,10 +77,18 @@ def _obtain_moto(report: Report) -> None:
 
 def _obtain_s3(report: Report) -> None:
     try:
-        report(f"versitygw is {obtain_versitygw(report)}")
+        report(f"versitygw is {VERSITYGW.obtain(report)}")
     except NotInstalledError as error:
         _obtain_moto(report)
         report(f"moto's server it is: {error}")
+
+
+def _obtain_gcs(report: Report) -> None:
+    report(f"{FAKE_GCS.name} is {FAKE_GCS.obtain(report)}")
+
+
+def _obtain_azurite(report: Report) -> None:
+    report(f"Azurite is {azurite.obtain_azurite(report)}")
 
 
 def _obtain_postgres(report: Report) -> None:
@@ -102,4 +115,6 @@ SERVERS: Mapping[str, Server] = {
     "postgres": Server(_missing_postgres, _obtain_postgres),
     "etcd": Server(_missing_etcd, _obtain_etcd),
     "s3": Server(_missing_s3, _obtain_s3),
+    "gcs": Server(_missing_gcs, _obtain_gcs),
+    "azurite": Server(azurite.missing_azurite, _obtain_azurite),
 }

@@ -3,45 +3,21 @@
 Both honour conditional puts. versitygw keeps objects as files and so survives restarts and kills; moto forgets.
 """
 
-import functools
 import os
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow.fs
 
-from icestream.pipeline.cache import NotInstalledError, Report, cache_dir, obtain, silent
+from icestream.testing.servers.go_programs import GoProgram
 from icestream.testing.servers.moto import moto_command
 from icestream.testing.servers.process import HOST, ServerProcess
 
 REGION = "us-east-1"
 ACCESS_KEY = "icestream-test"
 SECRET_KEY = "icestream-secret"  # noqa: S105  # of a server that only this machine reaches
-VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-_BUILD_SECONDS = 1800
-
-
-def find_versitygw() -> Path | None:
-    """On PATH, or built before."""
-    found = shutil.which("versitygw")
-    if found:
-        return Path(found)
-    return _built() if _built().exists() else None
-
-
-def obtain_versitygw(report: Report = silent) -> Path:
-    """Build it with Go, which takes some minutes, unless it is there."""
-    found = find_versitygw()
-    if found:
-        return found
-    go = shutil.which("go")
-    if go is None:
-        raise NotInstalledError("there is neither versitygw nor a Go to build it with", operation="build versitygw")
-    report("building versitygw with Go; this takes some minutes")
-    return obtain(_built(), functools.partial(_build, go))
+VERSITYGW = GoProgram("github.com/versity/versitygw/cmd/versitygw@v1.8.0")
 
 
 class S3Server(ServerProcess):
@@ -55,7 +31,7 @@ class S3Server(ServerProcess):
         self.survives_restart = False
 
     def command(self) -> Sequence[str]:
-        program = find_versitygw()
+        program = VERSITYGW.find()
         self.survives_restart = program is not None
         if program is None:
             return moto_command(self.port)
@@ -103,23 +79,14 @@ class S3Server(ServerProcess):
         }
         return {"object_store": store}
 
-
-def _built() -> Path:
-    return cache_dir() / "bin" / VERSITYGW.rpartition("/")[2]
-
-
-def _build(go: str, target: Path) -> None:
-    folder = target.parent / "go"
-    folder.mkdir()
-    built = subprocess.run(
-        [go, "install", VERSITYGW],
-        env=os.environ | {"GOBIN": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_BUILD_SECONDS,
-    )
-    if built.returncode:
-        said = (built.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise NotInstalledError(f"go install failed: {said}", operation="build versitygw")
-    (folder / "versitygw").rename(target)
+    def cloud_settings(self, endpoint: str | None = None) -> dict[str, Any]:
+        """Settings of icestream for cloud objects in this store; `endpoint` is that of a proxy before it."""
+        store = {
+            "backend": "s3",
+            "root": f"s3://{self.bucket}",
+            "region": REGION,
+            "endpoint": endpoint or self.url,
+            "access_key": ACCESS_KEY,
+            "secret_key": SECRET_KEY,
+        }
+        return {"cloud": store}

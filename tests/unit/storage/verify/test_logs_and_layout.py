@@ -1,9 +1,10 @@
 """Which log a topic has, and how its table's files lie, where not everything is known at once."""
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from icestream.client import Client
 from icestream.client.pipeline import BacklogAnswer, TopicBacklog
+from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.verify import BrokerLogs, Verification
 from icestream.storage.verify.layout import Layout
@@ -20,6 +21,9 @@ class OpeningBroker:
 
     def backlog(self, _topics: str) -> BacklogAnswer:
         return self.answers.pop(0)
+
+    def describe_topic(self, topic: TopicName) -> NoReturn:
+        raise TopicNotFoundError("there is no such topic", place=str(topic))
 
 
 def test_a_broker_that_still_opens_logs_is_asked_again() -> None:

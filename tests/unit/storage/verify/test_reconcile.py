@@ -39,6 +39,7 @@ class Log:
     parts: list[pa.RecordBatch]
     topic: TopicName = TOPIC
     stream_id: str = "stream-1"
+    storage: str = "table"
     known_committed: int = 0
     problems: list[str] = field(default_factory=list)
 

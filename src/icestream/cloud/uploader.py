@@ -1,0 +1,225 @@
+"""Shipping a topic's log to the object store, one object a cycle.
+
+The order of a cycle, with what a crash after each step leaves behind:
+
+1. note beside the log which object is to be made. *Nothing in the store, or a part of an object that nobody can see.*
+2. send the frames, each of them checked, and the trailer; finish the object. *A whole object without a description: the
+   next cycle finds it by the note, compares it with the log and describes it; nothing is sent again.*
+3. read the object's size and trailer back. *As after 2.*
+4. describe it and move the head, in one transaction of the metadata store. *It counts. The note is older than the head,
+   and is replaced.*
+5. note how far the log is uploaded, and let readers know of the object.
+
+An object that was begun is finished, by the same name and with the same frames, before the next one is planned. So a
+request whose outcome was never heard of cannot leave a second object behind: whoever comes later finds it there.
+
+Only whole durable frames are sent, and only by who owns the topic: a `StaleEpochError` in step 4 leaves the store
+with an object that no description names, and that the new owner removes.
+"""
+
+import threading
+from dataclasses import replace
+
+from icestream.cloud.descriptor import Head, ObjectDescriptor
+from icestream.cloud.names import ObjectName, object_key
+from icestream.cloud.object_maker import ObjectMaker
+from icestream.cloud.object_map import ObjectMap
+from icestream.cloud.packing import Extent
+from icestream.cloud.registry import Registry
+from icestream.cloud.stray_objects import StrayObjects
+from icestream.cloud.upload_notes import NotesFile, Pending, UploadNotes
+from icestream.model.clock import Clock, now_us
+from icestream.model.errors import ConflictError, DamagedError
+
+_REMOVED_AT_ONCE = 50
+"""Descriptions in one transaction; stores allow some more than a hundred."""
+
+
+class Uploader:
+    """One topic's. The registry was claimed; cycles come one at a time, from whatever thread."""
+
+    def __init__(
+        self,
+        maker: ObjectMaker,
+        registry: Registry,
+        notes: NotesFile,
+        objects: ObjectMap,
+        *,
+        changing: "threading.Lock | None" = None,
+        has_table: bool = True,
+        max_object_bytes: int | None = None,
+        clock: Clock = now_us,
+    ) -> None:
+        self._maker = maker
+        self._topic, self._stream_id = maker.topic, maker.stream_id
+        self._source, self._store = maker.source, maker.store
+        self._registry = registry
+        self._notes_file = notes
+        self._objects = objects
+        self._changing = changing or threading.Lock()
+        """Held by who reads the head, changes it and writes it."""
+        self._has_table = has_table
+        self._max_object_bytes = max_object_bytes
+        self._clock = clock
+        self._strays = StrayObjects(maker.store)
+        self._notes: UploadNotes | None = None
+        """None when they are to be read, or compared with the head, before anything else is done."""
+
+    def cycle(self) -> ObjectDescriptor | None:
+        """Ship what is durable, at most one object of it; None if there was nothing to ship."""
+        try:
+            known = self._notes if self._registry.owned is not None else None
+            notes = known if known is not None else self._settle()
+            descriptor = self._made_before(notes) or self._make_next(notes)
+            if descriptor is not None:
+                self._describe(descriptor)
+        except BaseException:
+            self._notes = None
+            raise
+        return descriptor
+
+    # Before a cycle
+
+    def _settle(self) -> UploadNotes:
+        """Bring notes and head together: the head is the truth."""
+        head = self._registry.refresh()
+        notes = self._notes_file.load()
+        if notes is not None and notes.stream_id != self._stream_id:
+            notes = None
+        if notes is not None and notes.uploaded_end > head.uploaded_end:
+            raise ConflictError(
+                f"{self._notes_file.name} says that everything below offset {notes.uploaded_end} is uploaded, the "
+                f"metadata store says {head.uploaded_end}: it was set back to an older state",
+                operation="upload",
+                place=str(self._topic),
+                remedy="restore the metadata store; or, to describe the objects anew as far as the log has their "
+                "messages, stop the broker and remove that file",
+                retryable=False,
+            )
+        settled = _notes_of(head)
+        if notes is None or notes.epoch != head.epoch:
+            self._strays = StrayObjects.find(self._store, self._topic, self._stream_id, head, self._source.bounds())
+        elif notes.pending is not None and notes.pending.first_offset == head.uploaded_end:
+            settled = replace(settled, pending=notes.pending)
+        if settled != notes:
+            self._save(settled)
+        self._notes = settled
+        return settled
+
+    def _save(self, notes: UploadNotes) -> None:
+        """Not before all that an earlier owner left is dealt with: until then it has to be looked for again."""
+        if not self._strays:
+            self._notes_file.save(notes)
+        self._notes = notes
+
+    def _next_extent(self, notes: UploadNotes) -> Extent | None:
+        start_offset, _ = self._source.bounds()
+        if start_offset > notes.uploaded_end:
+            notes = self._skip_to(start_offset)
+        return self._source.plan(notes.uploaded_end, notes.place, self._max_object_bytes)
+
+    def _skip_to(self, start_offset: int) -> UploadNotes:
+        """The log was pruned past what is uploaded: nothing was uploaded for a while, and the table has it.
+
+        Objects never leave a gap between them, so the older ones are taken off the record and removed; the table has
+        what they have.
+        """
+        if not self._has_table:
+            raise DamagedError(
+                f"the log begins at offset {start_offset}, and not everything before it is uploaded",
+                operation="upload",
+                place=str(self._topic),
+                remedy="the topic has no table: look with `icestream verify`",
+            )
+        described = self._registry.objects()
+        with self._changing:
+            head = self._registry.refresh()
+            for first in range(0, len(described), _REMOVED_AT_ONCE):
+                some = described[first : first + _REMOVED_AT_ONCE]
+                head = replace(
+                    head,
+                    first_offset=some[-1].end_offset,
+                    object_count=head.object_count - len(some),
+                    object_bytes=head.object_bytes - sum(one.size for one in some),
+                )
+                self._registry.remove(some, head)
+            skipped = replace(
+                head,
+                first_offset=start_offset,
+                uploaded_end=start_offset,
+                file_seq=0,
+                byte_pos=0,
+                updated_us=self._clock(),
+            )
+            self._registry.update(skipped)
+        self._objects.remove_before(start_offset)
+        for one in described:
+            self._store.delete(one.key)
+        self._notes = _notes_of(skipped)
+        return self._notes
+
+    def _begin(self, extent: Extent) -> Pending:
+        """Step 1."""
+        assert self._notes is not None
+        name = ObjectName(extent.first_offset, extent.end_offset, self._source.epoch)
+        key = object_key(self._topic, self._stream_id, name)
+        pending = Pending(key, extent.first_offset, extent.end_offset)
+        self._save(replace(self._notes, pending=pending))
+        return pending
+
+    # The object
+
+    def _made_before(self, notes: UploadNotes) -> ObjectDescriptor | None:
+        """An object that somebody else has left where the next one begins, if it is sound."""
+        while notes.pending is None and (stray := self._strays.take(notes.uploaded_end)) is not None:
+            extent = self._source.extent(stray.first_offset, stray.end_offset)
+            if extent is not None and (descriptor := self._maker.adopt(stray.key, extent)) is not None:
+                return descriptor
+            self._store.delete(stray.key)
+        return None
+
+    def _make_next(self, notes: UploadNotes) -> ObjectDescriptor | None:
+        """The object that was begun, or a new one."""
+        pending, extent = notes.pending, None
+        if pending is not None:
+            extent = self._source.extent(pending.first_offset, pending.end_offset)
+            if extent is None:  # the log was pruned meanwhile, or repaired to other frames
+                self._store.delete(pending.key)
+                self._save(replace(notes, pending=None))
+                pending = None
+        if pending is None or extent is None:
+            extent = self._next_extent(notes)
+            if extent is None:
+                return None
+            pending = self._begin(extent)
+        return self._maker.make(pending.key, extent)
+
+    # Its description
+
+    def _describe(self, descriptor: ObjectDescriptor) -> None:
+        """Steps 4 and 5."""
+        with self._changing:
+            head = self._registry.owned or self._registry.refresh()
+            if head.uploaded_end != descriptor.first_offset:
+                raise ConflictError(
+                    f"the metadata store says {head.uploaded_end} is next, the object begins at "
+                    f"{descriptor.first_offset}",
+                    operation="upload",
+                    place=descriptor.key,
+                )
+            moved = replace(
+                head,
+                uploaded_end=descriptor.end_offset,
+                file_seq=descriptor.file_seq,
+                byte_pos=descriptor.byte_pos,
+                object_count=head.object_count + 1,
+                object_bytes=head.object_bytes + descriptor.size,
+                updated_us=self._clock(),
+            )
+            self._registry.publish(descriptor, moved)
+            self._objects.add(descriptor)
+        self._save(_notes_of(moved))
+
+
+def _notes_of(head: Head) -> UploadNotes:
+    return UploadNotes(head.stream_id, head.epoch, head.uploaded_end, head.file_seq, head.byte_pos)

@@ -1,0 +1,180 @@
+"""Where a pipeline learns of messages and reads them: the broker, and cloud objects for what it cannot serve.
+
+Messages that the broker's log does not have any more are read from the cloud. A broker that does not answer for a while
+is left for the cloud altogether, and asked again now and then; the tables' ledgers see to it that nothing is written
+twice or left out, whoever told of it.
+"""
+
+import contextlib
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self
+from uuid import uuid4
+
+import structlog
+
+from icestream.client import Client
+from icestream.client.pipeline import BacklogAnswer, TopicBacklog
+from icestream.config import Settings
+from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
+from icestream.pipeline.cloud_streams import CloudBacklog, CloudStreams
+from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
+
+_log = structlog.get_logger(__name__)
+_LOOK_SECONDS = 5.0
+"""How often the cloud is looked into, and a broker that is away asked again."""
+
+
+class CloudSource:
+    """The topics of an object store."""
+
+    def __init__(self, settings: Settings, streams: CloudStreams, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._streams = streams
+        self._clock = clock
+        self._mark = f"cloud-{uuid4().hex}"
+        self._looked_at = -_LOOK_SECONDS
+
+    def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
+        """All topics that match, unless that was told a moment ago: then nothing, after the time to wait."""
+        left = self._looked_at + _LOOK_SECONDS - self._clock()
+        if mark == self._mark and left > 0:
+            time.sleep(min(left, wait_ms / 1000))
+            return BacklogAnswer(self._mark, complete=True, topics=[])
+        found = self._streams.find(topics)
+        self._looked_at = self._clock()
+        return BacklogAnswer(self._mark, complete=True, topics=list(found))
+
+    def before(self, topic: TopicBacklog, offset: int) -> CloudBacklog | None:
+        """What the cloud has of a topic from an offset on and before its log begins; None if not that offset."""
+        for found in self._streams.find(str(topic.topic)):
+            end = min(found.durable_end, topic.start_offset)
+            if found.stream_id == topic.stream_id and found.start_offset <= offset < end:
+                return replace(found, epoch=topic.epoch, durable_end=end, awaited_end=topic.awaited_end)
+        return None
+
+    def fetch(self, topic: CloudBacklog) -> Fetch:
+        settings = self._settings
+        prefix = settings.uploader.root_prefix
+        return FromCloud(settings.cloud, prefix, settings.reader, topic.objects, topic.schemas)
+
+
+def cut_objects(topic: CloudBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+    """Where pieces of about `piece_bytes` end; an object's messages are taken to be of about the same size."""
+    objects = topic.objects
+    cuts: list[int] = []
+    offset = start
+    while offset < end and len(cuts) < max_pieces:
+        room = piece_bytes
+        place = max(0, bisect_right(objects, offset, key=lambda one: one.first_offset) - 1)
+        while room > 0 and offset < end and place < len(objects):
+            one = objects[place]
+            mean = max(1, one.data_bytes) / (one.end_offset - one.first_offset)
+            reached = min(one.end_offset, offset + max(1, round(room / mean)))
+            room -= max(1, round((reached - offset) * mean))
+            offset = max(offset, reached)
+            place += offset >= one.end_offset
+        cuts.append(min(end, offset))
+    return cuts
+
+
+class Sources:
+    """The broker first, the cloud where there is one to stand in for it. Not for several threads but for the hints."""
+
+    def __init__(self, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._timeout_seconds = settings.pipeline.broker_timeout_ms / 1000
+        self._away_since: float | None = None
+        self._asked_at = 0.0
+        self._resources = contextlib.ExitStack()
+        self._cloud = self._open_cloud(settings)
+        self.is_on_cloud = False
+        """Whether the broker is away and the cloud stands in for it."""
+
+    def _open_cloud(self, settings: Settings) -> CloudSource | None:
+        if settings.cloud.backend is None:
+            return None
+        from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - only who uses it loads it
+
+        store = open_object_store(settings.cloud, settings.uploader.root_prefix)
+        self._resources.callback(store.close)
+        return CloudSource(settings, CloudStreams(settings, store), self._clock)
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether a broker that does not answer is still waited for, before the cloud stands in for it."""
+        return self._cloud is not None and not self.is_on_cloud
+
+    def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
+        cloud = self._cloud
+        if cloud is None:
+            return self._client.backlog(topics, mark=mark, wait_ms=wait_ms)
+        if not self.is_on_cloud or self._clock() - self._asked_at >= _LOOK_SECONDS:
+            self._asked_at = self._clock()
+            try:
+                answer = self._client.backlog(topics, mark=mark, wait_ms=wait_ms)
+            except (UnavailableError, DeadlineError) as error:
+                self._note_away(error)
+            else:
+                self._note_back()
+                return answer
+        return cloud.backlog(topics, mark=mark, wait_ms=wait_ms)
+
+    def _note_away(self, error: UnavailableError | DeadlineError) -> None:
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since = now
+        if now - self._away_since < self._timeout_seconds:
+            raise error
+        if not self.is_on_cloud:
+            _log.warning("the broker is away: going on with what is in the cloud", error=str(error))
+        self.is_on_cloud = True
+
+    def _note_back(self) -> None:
+        if self.is_on_cloud:
+            _log.info("the broker is back", broker=self._client.url)
+        self._away_since, self.is_on_cloud = None, False
+
+    def before_log(self, topic: TopicBacklog, offset: int) -> CloudBacklog:
+        """What the cloud has of the messages that are not in the table, and not in the log any more."""
+        found = self._cloud.before(topic, offset) if self._cloud is not None else None
+        if found is None:
+            raise OffsetOutOfRangeError(
+                f"the table ends at {offset} and the log begins at {topic.start_offset}: "
+                "the messages between are in neither",
+                operation="plan",
+                place=str(topic.topic),
+                remedy="restore the table or the cloud objects that held them, or delete the topic",
+            )
+        return found
+
+    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+        if isinstance(topic, CloudBacklog):
+            return cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+        return self._client.cut_range(topic.topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+
+    def fetch(self, topic: TopicBacklog) -> Fetch:
+        """How tasks read a topic's messages."""
+        if isinstance(topic, CloudBacklog) and self._cloud is not None:
+            return self._cloud.fetch(topic)
+        return FromBroker(self._client.url)
+
+    def tell_committed(self, topic: TopicBacklog, offset: int, snapshot_id: int | None) -> None:
+        if not self.is_on_cloud:
+            self._client.tell_committed(topic.topic, topic.stream_id, offset, snapshot_id)
+
+    def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
+        if not self.is_on_cloud:
+            self._client.report_pass(passed, topics)
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,127 @@
+"""Cloud objects as a tier: what was uploaded, from the first object that retention has left to the last one.
+
+A step ends where the log begins, or where the objects end. While it reads it has a lease, which holds retention up for
+a bounded time. An object that cannot be read is left to the table, where the table has its messages.
+"""
+
+import pyarrow as pa
+
+from icestream.cloud import ObjectMap, ObjectStore
+from icestream.cloud.read_pool import ReadPool
+from icestream.cloud.reader import CloudReader, GoneError, offset_at_time
+from icestream.model.errors import IcestreamError
+from icestream.model.messages import slice_from
+from icestream.reader.log_tier import Decode
+from icestream.reader.selection import Selection
+from icestream.reader.tiers import MovedError, UnreadableError
+from icestream.reader.trouble import Troubles
+from icestream.wal.leases import Lease, Leases
+
+
+class CloudTier:
+    def __init__(
+        self, objects: ObjectMap, store: ObjectStore, leases: Leases, decode: Decode, pool: ReadPool, *, place: str
+    ) -> None:
+        self.objects = objects
+        self.leases = leases
+        self.decode = decode
+        self._troubles = Troubles(place)
+        self._store = store
+        self._pool = pool
+
+    @property
+    def first_offset(self) -> int | None:
+        """None if there are no objects."""
+        return self.objects.first_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.objects.end_offset
+
+    def next_start(self, offset: int) -> int | None:
+        try:
+            return next((span.first_offset for span in self.objects.spans if span.first_offset > offset), None)
+        except IcestreamError:  # which objects there are is not known now; what farther tiers have is read from there
+            return None
+
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "CloudStep | None":
+        try:
+            _ = self.objects.spans  # may have to be read, which should not happen under the lock
+            with self.leases.lock:
+                span = self.objects.span_at(offset)
+                if span is None:
+                    return None
+                lease = self.leases.take(offset)
+        except IcestreamError as error:
+            raise UnreadableError from error
+        trouble = self._troubles.at(span.first_offset)
+        if trouble is not None:
+            self.leases.release(lease)
+            raise UnreadableError from trouble
+        reader = CloudReader(self.objects, self._store, offset, end=nearer, pool=self._pool)
+        return CloudStep(self, reader, lease, nearer, selection)
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        """Objects are not waited for: what is new is in the log, which is nearer."""
+        del timeout
+        return offset < self.end_offset
+
+    def close(self) -> None:
+        """There is nothing to close: steps have what is open."""
+
+    def failed(self, offset: int, error: IcestreamError) -> None:
+        """The object with an offset could not be read."""
+        span = self.objects.span_at(offset)
+        if span is not None:
+            self._troubles.note(span.first_offset, error)
+
+    def succeeded(self, offset: int) -> None:
+        span = self.objects.span_at(offset) if self._troubles else None
+        if span is not None:
+            self._troubles.clear(span.first_offset)
+
+    def holds(self, offset: int) -> bool:
+        return self.objects.span_at(offset) is not None
+
+    def offset_at_time(self, time_us: int) -> int | None:
+        """The first offset published at or after a time, of those in the objects; None where there is none."""
+        return offset_at_time(self.objects, self._store, self._pool, time_us)
+
+
+class CloudStep:
+    def __init__(
+        self, tier: CloudTier, reader: CloudReader, lease: Lease, end: int | None, selection: Selection
+    ) -> None:
+        self._tier = tier
+        self._reader = reader
+        self._lease = lease
+        self._end = end
+        self._selection = selection
+
+    @property
+    def offset(self) -> int:
+        return self._lease.offset
+
+    def read(self, max_bytes: int) -> list[pa.RecordBatch] | None:
+        while self._end is None or self.offset < self._end:
+            start = self.offset
+            try:
+                frames = self._reader.read(max_bytes)
+                batches = list(self._tier.decode(frames))
+            except GoneError as gone:
+                raise MovedError from gone.cause
+            except IcestreamError as error:
+                self._tier.failed(start, error)
+                raise MovedError from error
+            if not frames:
+                return None
+            self._lease.offset = self._reader.offset
+            self._tier.succeeded(start)
+            if batches:  # none where everything in these frames was given up by a repair
+                batches[0] = slice_from(batches[0], start)
+                return [self._selection.apply(batch) for batch in batches]
+        return None
+
+    def close(self) -> None:
+        self._reader.close()
+        self._tier.leases.release(self._lease)

@@ -1,0 +1,357 @@
+"""Bringing a topic back whose log was lost with its disk, from cloud objects and table.
+
+What it guarantees: every message that an object holds is there again under its offset; an offset that any message may
+have had is never given to another one; a broker that still believes to own the topic can upload nothing more. It may be
+killed at any step and run again:
+
+1. find out which stream it is and how far it is: metadata store, `topic.json`, names and trailers of the objects, the
+   table's ledger. *Nothing has changed.*
+2. claim the head with a higher epoch. *An owner of the past is kept out. The next run takes a still higher one.*
+3. check all objects, and describe those that the metadata store does not know. *The next run describes the others.*
+4. move the head to where the new log begins. *As after 3.*
+5. put the record, with the new epoch. *The topic is known, and still without a log.*
+6. make the log; see `icestream.wal.restore`. *The topic lives.*
+
+Messages from the end of what was found up to the reservation of the last owner may have been acknowledged: they are
+lost, the log begins with a mark that says so, and goes on behind them.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from icestream.cloud import Head, ObjectDescriptor, ObjectStore, Trailer
+from icestream.cloud.names import stream_prefix, topic_prefix
+from icestream.cloud.trailer import check_trailer
+from icestream.metadata import MetadataStore, keys
+from icestream.model.clock import Clock
+from icestream.model.errors import (
+    ConflictError,
+    DamagedError,
+    IcestreamError,
+    ObjectNotFoundError,
+    TopicNotFoundError,
+)
+from icestream.model.names import TopicName
+from icestream.storage.cloud.found import (
+    FoundObject,
+    FoundStream,
+    TopicFile,
+    check_frames,
+    describe,
+    find_streams,
+    in_order,
+    read_trailer,
+    record_of,
+)
+from icestream.storage.cloud.registry import MetadataRegistry
+from icestream.storage.cloud.reservation import STEP
+from icestream.storage.record import TopicRecord
+from icestream.wal.producers import Producers
+from icestream.wal.restore import Beginning
+from icestream.wal.segment import HEADER_BYTES
+
+_OPERATION = "recover topic"
+_READERS = 8
+_MAX_CLAIMS = 100
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Committed = Callable[[TopicRecord], int | None]
+"""The committed offset of a topic's table; None where it has none of this stream."""
+MakeLog = Callable[[TopicRecord, Beginning], None]
+"""Begins a log anew."""
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    topic: str
+    stream_id: str
+    epoch: int
+    start_offset: int
+    """Where the new log begins."""
+    next_offset: int
+    """The next message's."""
+    cloud_first_offset: int | None
+    cloud_end: int
+    committed_offset: int | None
+    """Of the table; None where there is none."""
+    lost_first: int | None
+    lost_end: int | None
+    """Messages from `lost_first` to before it may have been acknowledged and are lost; None where none are."""
+    objects: int
+    bytes: int
+    sources: list[str] = field(default_factory=list)
+    """What was found where, and what was not as it should be."""
+
+    @property
+    def message(self) -> str:
+        if self.lost_first is None or self.lost_end is None:
+            return "nothing is lost"
+        return (
+            f"offsets {self.lost_first} to {self.lost_end - 1} may have been acknowledged after the last upload "
+            "and are lost"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "message": self.message}
+
+
+class _Objects(NamedTuple):
+    """All objects of the stream, described, and the last one's trailer if it can be read."""
+
+    descriptors: list[ObjectDescriptor]
+    last: Trailer | None
+
+    @property
+    def first_offset(self) -> int | None:
+        return self.descriptors[0].first_offset if self.descriptors else None
+
+    @property
+    def end_offset(self) -> int:
+        return self.descriptors[-1].end_offset if self.descriptors else 0
+
+
+class TopicRecovery:
+    """One topic's. `make_log` does step 6."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataStore,
+        name: TopicName,
+        *,
+        clock: Clock,
+        max_producers: int,
+        committed: Committed,
+        make_log: MakeLog,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._name = name
+        self._clock = clock
+        self._max_producers = max_producers
+        self._committed = committed
+        self._make_log = make_log
+        self._sources: list[str] = []
+
+    def run(self) -> RecoveryReport:
+        # 1
+        record, noted = self._identify()
+        registry = MetadataRegistry(self._metadata, self._name, record.stream_id)
+        committed = self._table_end(record)
+        # 2
+        head = self._claim(registry, record, noted)
+        record = replace(record, epoch=head.epoch, has_log=True)
+        # 3
+        objects = self._describe_all(registry, head)
+        # 4
+        uploaded_end = max(objects.end_offset, head.uploaded_end, noted.uploaded_end)
+        next_offset = max(uploaded_end, committed or 0)
+        end_offset = max(next_offset, self._reserved_end(head, objects))
+        head = self._move_head(registry, objects, uploaded_end, end_offset)
+        # 5
+        self._put(record)
+        # 6
+        self._make_log(record, self._beginning(objects, head.file_seq, next_offset, end_offset))
+        lost = end_offset > next_offset
+        return RecoveryReport(
+            topic=record.topic,
+            stream_id=record.stream_id,
+            epoch=record.epoch,
+            start_offset=next_offset,
+            next_offset=end_offset,
+            cloud_first_offset=objects.first_offset,
+            cloud_end=uploaded_end,
+            committed_offset=committed,
+            lost_first=next_offset if lost else None,
+            lost_end=end_offset if lost else None,
+            objects=len(objects.descriptors),
+            bytes=sum(descriptor.size for descriptor in objects.descriptors),
+            sources=self._sources,
+        )
+
+    # Step 1
+
+    def _identify(self) -> tuple[TopicRecord, Head]:
+        """The topic's record, of the metadata store or else of the object store, and the head that is noted there."""
+        entry = self._metadata.get(keys.topic(self._name))
+        if entry is not None:
+            record = TopicRecord.from_bytes(entry.value)
+            self._sources.append("metadata store: the topic's record")
+            file = TopicFile.read(self._store, self._name, record.stream_id)
+            return record, file.head if file is not None else Head(record.stream_id, 0)
+        return self._identify_by_objects()
+
+    def _identify_by_objects(self) -> tuple[TopicRecord, Head]:
+        streams = find_streams(self._store, topic_prefix(self._name))
+        known = [(stream, self._file(stream)) for stream in streams]
+        if not known:
+            raise TopicNotFoundError(
+                f"neither the metadata store nor {self._store.name} knows the topic",
+                operation=_OPERATION,
+                place=str(self._name),
+                remedy="check the name, cloud.root and uploader.root_prefix",
+            )
+        stream, (record, noted) = max(known, key=lambda one: (one[1][0].created_us, one[1][0].epoch, one[0].end_offset))
+        others = [other.stream_id for other, _ in known if other is not stream]
+        also = f"; older streams of the same name are left alone: {', '.join(others)}" if others else ""
+        self._sources.append(f"{self._store.name}: the topic's record, of stream {stream.stream_id}{also}")
+        return record, noted
+
+    def _file(self, stream: FoundStream) -> tuple[TopicRecord, Head]:
+        """What `topic.json` or else the last object says of a stream."""
+        file = TopicFile.read(self._store, stream.topic, stream.stream_id)
+        if file is not None:
+            return file.record, file.head
+        chain = in_order(stream.objects)
+        if not chain:
+            raise DamagedError(
+                "neither topic.json nor any object tells what the topic is",
+                operation=_OPERATION,
+                place=f"{self._store.name}/{stream_prefix(stream.topic, stream.stream_id)}",
+                remedy="restore topic.json from a copy or an older version of it",
+            )
+        return record_of(read_trailer(self._store, chain[-1].key, chain[-1].size).record), Head(stream.stream_id, 0)
+
+    def _table_end(self, record: TopicRecord) -> int | None:
+        if not record.has_table:
+            return None
+        try:
+            committed = self._committed(record)
+        except IcestreamError as error:
+            if error.retryable:
+                raise
+            self._sources.append(f"table: not used: {error}")
+            return None
+        text = "none of this stream" if committed is None else f"messages below {committed}"
+        self._sources.append(f"table: {text}")
+        return committed
+
+    # Step 2
+
+    def _claim(self, registry: MetadataRegistry, record: TopicRecord, noted: Head) -> Head:
+        for _ in range(_MAX_CLAIMS):
+            known = registry.head()
+            head = known or Head(record.stream_id, record.epoch)
+            head = replace(
+                head,
+                epoch=max(head.epoch, record.epoch, noted.epoch) + 1,
+                reserved_end=max(head.reserved_end, noted.reserved_end),
+                updated_us=self._clock(),
+            )
+            try:
+                registry.claim(head)
+            except ConflictError:
+                continue  # the owner of the past was quicker, once more
+            return head
+        raise ConflictError(
+            "the topic's head keeps changing", operation=_OPERATION, place=str(self._name), remedy="try again"
+        )
+
+    # Step 3
+
+    def _describe_all(self, registry: MetadataRegistry, head: Head) -> _Objects:
+        known = registry.objects()
+        streams = find_streams(self._store, stream_prefix(self._name, head.stream_id))
+        listed = [found for stream in streams for found in stream.objects]
+        new = in_order(listed, after=known[-1].end_offset if known else 0)
+        self._sources.append(f"metadata store: {len(known)} described objects")
+        if new:
+            self._sources.append(f"{self._store.name}: {len(new)} objects that were not described")
+        descriptors, last = list(known), None
+        with ThreadPoolExecutor(_READERS) as pool:
+            for trailer in pool.map(lambda descriptor: self._sound(self._check_described, descriptor), known):
+                last = trailer
+            for described in pool.map(lambda found: self._sound(self._describe, found), new):
+                if described is None:
+                    continue
+                descriptor, last = described
+                descriptors.append(descriptor)
+                head = _with_objects(head, descriptors, descriptor.end_offset, self._clock())
+                registry.publish(descriptor, head)
+        if descriptors:
+            self._sound(lambda descriptor: check_frames(self._store, descriptor), descriptors[-1])
+        self._note_gaps(descriptors)
+        return _Objects(descriptors, last)
+
+    def _sound(self, action: Callable[[Item], Result], item: Item) -> Result | None:
+        """What an action makes of an object; None, and a word in the report, where the object is damaged or gone."""
+        try:
+            return action(item)
+        except (DamagedError, ObjectNotFoundError) as error:
+            self._sources.append(f"damaged: {error}")
+            return None
+
+    def _check_described(self, descriptor: ObjectDescriptor) -> Trailer:
+        length = descriptor.size - descriptor.data_bytes
+        return check_trailer(self._store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
+
+    def _describe(self, found: FoundObject) -> tuple[ObjectDescriptor, Trailer]:
+        trailer = read_trailer(self._store, found.key, found.size)
+        return describe(found, trailer), trailer
+
+    def _note_gaps(self, descriptors: list[ObjectDescriptor]) -> None:
+        for before, after in pairwise(descriptors):
+            if before.end_offset != after.first_offset:
+                gap = f"offsets {before.end_offset} to {after.first_offset - 1}"
+                self._sources.append(f"no object has the {gap}: they can be read only where the table has them")
+
+    # Steps 4 to 6
+
+    def _reserved_end(self, head: Head, objects: _Objects) -> int:
+        if head.reserved_end:
+            return head.reserved_end
+        if objects.last is None:
+            return 0
+        self._sources.append("no reservation is on record: the log goes on far behind the last message that is known")
+        return max(objects.end_offset, objects.last.durable_end) + STEP
+
+    def _move_head(self, registry: MetadataRegistry, objects: _Objects, uploaded_end: int, end_offset: int) -> Head:
+        """The next object begins with the new log's first frame, in a segment that has no predecessor's number."""
+        head = registry.refresh()
+        head = replace(
+            _with_objects(head, objects.descriptors, uploaded_end, self._clock()),
+            file_seq=head.file_seq + 1,
+            byte_pos=HEADER_BYTES,
+            reserved_end=end_offset,
+        )
+        registry.update(head)
+        return head
+
+    def _put(self, record: TopicRecord) -> None:
+        key = keys.topic(self._name)
+        entry = self._metadata.get(key)
+        if entry is None:
+            self._metadata.create(key, record.to_bytes())
+        else:
+            self._metadata.compare_and_swap(key, entry.mod_revision, record.to_bytes())
+
+    def _beginning(self, objects: _Objects, number: int, next_offset: int, end_offset: int) -> Beginning:
+        """Producers that may have sent more than the last object has may go on wherever they are."""
+        producers = Producers(self._max_producers)
+        last = objects.last
+        if last is not None and last.producers:
+            producers.take_bytes(last.producers)
+        if last is None or last.descriptor.end_offset != next_offset:
+            producers.note_lost(next_offset)
+        return Beginning(
+            offset=next_offset,
+            end_offset=end_offset,
+            segment_number=number,
+            time_us=objects.descriptors[-1].last_time_us if objects.descriptors else self._clock(),
+            producers=producers.to_bytes(),
+        )
+
+
+def _with_objects(head: Head, descriptors: list[ObjectDescriptor], uploaded_end: int, now_us: int) -> Head:
+    return replace(
+        head,
+        first_offset=descriptors[0].first_offset if descriptors else uploaded_end,
+        uploaded_end=uploaded_end,
+        object_count=len(descriptors),
+        object_bytes=sum(descriptor.size for descriptor in descriptors),
+        updated_us=now_us,
+    )

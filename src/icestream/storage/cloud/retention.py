@@ -1,0 +1,156 @@
+"""Which cloud objects may go, and which can be relied on.
+
+Objects go whole and oldest first. Those of a topic with a table go once the table has them and `cloud.retention` is
+over, those of a topic without one by the topic's own retention. The newest object of a topic always stays: it says how
+far uploads have come, and has what recovery needs to know of producers.
+
+The order of a removal, with what a crash after each step leaves behind:
+
+1. take the objects out of the map, under the lock of the readers' leases. *Nothing: the map is memory.*
+2. take them off the record, and move the head, in one transaction. *Objects that nobody knows of.*
+3. delete them. What a crash or the store has left is found by its name, now and then, and deleted then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from icestream.cloud import ObjectDescriptor
+from icestream.cloud.names import ObjectName, stream_prefix
+from icestream.cloud.object_map import Span
+from icestream.cloud.trailer import FOOTER_BYTES, footer_data_bytes
+from icestream.storage.cloud.topic_cloud import TopicCloud
+
+MAX_REMOVED = 1_000
+"""Objects of one topic that a round removes; the next one goes on."""
+_TRANSACTION_OBJECTS = 50
+"""A metadata store takes so many operations in one transaction."""
+_MAX_CONFIRMED = 100
+"""Objects of one topic that a round looks at."""
+_MINUTE_US = 60_000_000
+_MB = 1_000_000
+_log = structlog.get_logger(__name__)
+
+
+def confirmed_end(cloud: TopicCloud, wanted: int) -> int:
+    """The offset up to which the objects are what they should be, read back from their store; not far past `wanted`.
+
+    Each object is asked for once. What is below the first object was there and has gone by retention.
+    """
+    spans = cloud.objects.spans
+    end = max(cloud.confirmed_end, spans[0].first_offset if spans else 0)
+    unknown = [span for span in spans if span.end_offset > end and span.first_offset < wanted]
+    for span in unknown[:_MAX_CONFIRMED]:
+        descriptor = cloud.registry.get(span.first_offset)
+        follows = span.first_offset <= end
+        if not follows or descriptor is None or not _lies_there(cloud, descriptor):
+            _log.error(
+                "an object is not what was uploaded: the log keeps its messages",
+                topic=str(cloud.topic),
+                key=descriptor.key if descriptor is not None else None,
+                first_offset=span.first_offset,
+                end_offset=span.end_offset,
+            )
+            break
+        end = span.end_offset
+    cloud.confirmed_end = max(cloud.confirmed_end, end)
+    return end
+
+
+def _lies_there(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
+    """An object of the right size whose last bytes, which were written last, are those that belong to it."""
+    found = cloud.store.stat(descriptor.key)
+    if found is None or found.size != descriptor.size:
+        return False
+    footer = cloud.store.read(descriptor.key, descriptor.size - FOOTER_BYTES, FOOTER_BYTES)
+    return footer_data_bytes(footer) == descriptor.data_bytes
+
+
+def expired_below(
+    spans: Sequence[Span], *, safe_end: int | None, minutes: int | None, megabytes: int | None, now_us: int
+) -> int:
+    """The offset below which objects may go; `safe_end` is where they are kept besides, None where they need not be."""
+    nbytes = sum(span.size for span in spans)
+    below = spans[0].first_offset if spans else 0
+    for span in spans[:-1]:
+        too_old = minutes is not None and span.last_time_us < now_us - minutes * _MINUTE_US
+        too_much = megabytes is not None and nbytes > megabytes * _MB
+        if (safe_end is not None and span.end_offset > safe_end) or not (too_old or too_much):
+            break
+        below = span.end_offset
+        nbytes -= span.size
+    return below
+
+
+def remove_objects(cloud: TopicCloud, below: int, now_us: int) -> int:
+    """Remove the objects that end at or before an offset and that nobody reads; how many there were."""
+    doomed = [span for span in cloud.objects.spans[:-1] if span.end_offset <= below][:MAX_REMOVED]
+    removed = 0
+    while removed < len(doomed):
+        part = doomed[removed : removed + _TRANSACTION_OBJECTS]
+        count = _remove(cloud, part, below, now_us)
+        removed += count
+        if count < len(part):
+            break
+    return removed
+
+
+def _remove(cloud: TopicCloud, doomed: list[Span], below: int, now_us: int) -> int:
+    described = [cloud.registry.get(span.first_offset) for span in doomed]
+    descriptors = [descriptor for descriptor in described if descriptor is not None]
+    if len(descriptors) < len(doomed):
+        cloud.objects.forget()  # somebody else has removed them
+        return 0
+    with cloud.leases.lock:
+        below = cloud.leases.floor(below)
+        descriptors = [descriptor for descriptor in descriptors if descriptor.end_offset <= below]
+        if not descriptors:
+            return 0
+        first = descriptors[-1].end_offset
+        cloud.objects.remove_before(first)
+    try:
+        with cloud.changing:
+            _take_off_the_record(cloud, descriptors, now_us)
+    except BaseException:
+        cloud.objects.forget()  # whatever happened, the record says what is there
+        raise
+    cloud.objects.remove_before(first)  # also where somebody has read the record anew meanwhile
+    for descriptor in descriptors:
+        cloud.store.delete(descriptor.key)
+    return len(descriptors)
+
+
+def _take_off_the_record(cloud: TopicCloud, descriptors: list[ObjectDescriptor], now_us: int) -> None:
+    head = cloud.registry.owned or cloud.registry.refresh()
+    cloud.registry.remove(
+        descriptors,
+        replace(
+            head,
+            first_offset=descriptors[-1].end_offset,
+            object_count=head.object_count - len(descriptors),
+            object_bytes=head.object_bytes - sum(descriptor.size for descriptor in descriptors),
+            updated_us=now_us,
+        ),
+    )
+
+
+def remove_orphans(cloud: TopicCloud) -> int:
+    """Delete objects that lie before the first one on the record: step 3 of removals that were cut short.
+
+    Nothing at or past the head is touched, known or not: it may be on its way to the record.
+    """
+    head = cloud.registry.head()
+    if head is None or not head.first_offset:
+        return 0
+    removed = 0
+    for found in cloud.store.list(stream_prefix(cloud.topic, cloud.stream_id)):
+        name = ObjectName.parse(found.key)
+        if name is None:
+            continue
+        if name.first_offset >= head.first_offset or removed == MAX_REMOVED:  # names come in the order of offsets
+            break
+        if name.end_offset <= head.first_offset:
+            cloud.store.delete(found.key)
+            removed += 1
+    return removed

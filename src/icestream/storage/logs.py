@@ -1,0 +1,120 @@
+"""The logs of all topics in one directory: opened, looked for, removed, begun anew.
+
+{wal.dir}/{namespace}/{topic}/     a topic's log
+{wal.dir}/.deleted/{stream id}/    a deleted topic's, about to go
+{wal.dir}/.restored/{stream id}/   one that is being made for a topic whose log was lost
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from icestream.model.errors import DamagedError, IcestreamError, LogLostError, StaleEpochError
+from icestream.model.names import TopicName
+from icestream.storage.record import TopicRecord
+from icestream.wal import Log, LogContext
+from icestream.wal.full import unusable
+from icestream.wal.restore import Beginning, restore_log
+from icestream.wal.segment import segment_offsets
+from icestream.wal.stream import STREAM_FILE, StreamInfo, load_stream
+
+_DELETED = ".deleted"
+_RESTORED = ".restored"
+
+
+class Logs:
+    def __init__(self, directory: Path, context: LogContext) -> None:
+        self._directory = directory
+        self.context = context
+
+    def path(self, name: TopicName) -> Path:
+        return self._directory / name.namespace / name.name
+
+    def is_there(self, name: TopicName) -> bool:
+        return self.context.files.exists(self.path(name) / STREAM_FILE)
+
+    def has_segments(self, name: TopicName) -> bool:
+        return bool(segment_offsets(self.context.files, self.path(name)))
+
+    def is_lost(self, record: TopicRecord) -> bool:
+        """Whether a topic had a log and has none any more."""
+        return record.has_log and not self.is_there(record.name) and not self.has_segments(record.name)
+
+    def check(self, record: TopicRecord) -> None:
+        """Raise where a topic's log is lost, or is one that the topic has left behind.
+
+        A new log in place of a lost one would give offsets to other messages than those that had them.
+        """
+        directory = str(self.path(record.name))
+        if self.is_there(record.name):
+            try:
+                epoch = self.stream(record.name).epoch
+            except OSError as error:
+                raise unusable("the log cannot be opened", error, operation="open log", place=directory) from error
+            if epoch < record.epoch:
+                raise StaleEpochError(
+                    f"the log here is that of epoch {epoch}, and the topic has gone on elsewhere in epoch "
+                    f"{record.epoch}",
+                    operation="open log",
+                    place=directory,
+                    remedy="move the directory away; `icestream topic recover` brings the topic back here",
+                )
+        elif record.has_log:
+            raise self.lost(record)
+
+    def lost(self, record: TopicRecord) -> IcestreamError:
+        """The error for a log that is not there any more."""
+        directory = str(self.path(record.name))
+        if self.has_segments(record.name):
+            return DamagedError(
+                "stream.json is missing, the segments are there",
+                operation="open log",
+                place=directory,
+                remedy="`icestream wal repair` on the directory rebuilds it from the segments",
+            )
+        return LogLostError(
+            "the topic had a log, and it is not there any more",
+            operation="open log",
+            place=directory,
+            remedy="restore the directory from a copy, or bring back what the cloud and the table have with "
+            f"`icestream topic recover {record.topic}`",
+        )
+
+    def open(self, record: TopicRecord) -> Log:
+        """A topic's log, made if it is the first time."""
+        directory = self.path(record.name)
+        try:
+            return Log.create(self.context, directory, record.to_stream())
+        except OSError as error:
+            raise unusable("the log cannot be opened", error, operation="open log", place=str(directory)) from error
+
+    def restore(self, record: TopicRecord, beginning: Beginning) -> None:
+        """Begin a lost log anew at an offset."""
+        aside = self._directory / _RESTORED / record.stream_id
+        restore_log(self.context.files, self.path(record.name), aside, record.to_stream(), beginning)
+
+    def remove(self, record: TopicRecord) -> None:
+        files, directory = self.context.files, self.path(record.name)
+        if files.exists(directory):
+            deleted = self._directory / _DELETED
+            files.make_directory(deleted)
+            aside = deleted / record.stream_id
+            files.replace(directory, aside)
+            files.sync_directory(directory.parent)
+            files.remove_tree(aside)
+
+    def clean(self) -> None:
+        """Remove what a process that was killed has left."""
+        files = self.context.files
+        for kind in (_DELETED, _RESTORED):
+            for left in files.names(self._directory / kind):
+                files.remove_tree(self._directory / kind / left)
+
+    def stream(self, name: TopicName) -> StreamInfo:
+        return load_stream(self.context.files, self.path(name))
+
+    def found(self) -> Iterator[TopicName]:
+        """The names of all directories for logs."""
+        files = self.context.files
+        for namespace in files.names(self._directory):
+            if not namespace.startswith("."):
+                yield from (TopicName(namespace, topic) for topic in files.names(self._directory / namespace))

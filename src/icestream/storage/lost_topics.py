@@ -1,0 +1,105 @@
+"""Topics that lost their log, or all that is known of them here, but for what lies in the object store."""
+
+import structlog
+
+from icestream.cloud.names import topic_prefix
+from icestream.metadata import MetadataStore
+from icestream.model.clock import Clock
+from icestream.model.errors import InvalidRequestError, LogLostError, UnavailableError
+from icestream.model.names import TopicName
+from icestream.reader import ReadContext
+from icestream.storage.cloud import Cloud
+from icestream.storage.cloud.found import find_streams
+from icestream.storage.cloud.recovery import MakeLog, RecoveryReport, TopicRecovery
+from icestream.storage.logs import Logs
+from icestream.storage.record import TopicRecord
+
+_RECOVER = "recover topic"
+_log = structlog.get_logger(__name__)
+
+
+class LostTopics:
+    def __init__(
+        self, logs: Logs, metadata: MetadataStore, cloud: Cloud | None, reading: ReadContext, clock: Clock
+    ) -> None:
+        self._logs = logs
+        self._metadata = metadata
+        self._cloud = cloud
+        self._reading = reading
+        self._clock = clock
+
+    def in_cloud(self) -> set[TopicName]:
+        """The topics that the object store has anything of."""
+        return {stream.topic for stream in find_streams(self._cloud.store)} if self._cloud is not None else set()
+
+    def check_new(self, name: TopicName) -> None:
+        """Raise where a new topic would take the place of one that was lost with all its records.
+
+        It would hide the lost one, and not fit its table.
+        """
+        if self._cloud is None:
+            return
+        store = self._cloud.store
+        try:
+            found = next(iter(store.list(topic_prefix(name))), None)
+        except UnavailableError as error:
+            _log.warning("whether the cloud has a topic of this name is not known", topic=str(name), error=str(error))
+            return
+        if found is not None:
+            raise LogLostError(
+                f"{store.name} has messages of a topic of this name that this broker does not know",
+                operation="create topic",
+                place=str(name),
+                remedy=f"bring it back with `icestream topic recover {name}`; who does not want it deletes it then",
+            )
+
+    def check_uploaded(self, record: TopicRecord) -> None:
+        """Raise where a log is to be made that has been there: it was uploaded, whatever the record says."""
+        if self._cloud is None or self._logs.is_there(record.name):
+            return
+        head = self._cloud.of(record.name, record.stream_id).registry.head()
+        if head is not None and head.uploaded_end:
+            raise self._logs.lost(record)
+
+    def recover(self, name: TopicName, make_log: MakeLog) -> RecoveryReport:
+        """Bring a topic back that has no log here; see `icestream.storage.cloud.recovery`."""
+        if self._logs.is_there(name):
+            raise nothing_to_recover(name)
+        if self._logs.has_segments(name):
+            raise InvalidRequestError(
+                "segments of the topic's log are there",
+                operation=_RECOVER,
+                place=str(self._logs.path(name)),
+                remedy="mend them with `icestream wal repair`, or move the directory away first",
+            )
+        if self._cloud is None:
+            raise InvalidRequestError(
+                "without an object store there is nothing to recover a topic from",
+                operation=_RECOVER,
+                place=str(name),
+                remedy="set cloud.backend and cloud.root to the store that the topic was uploaded to, or delete the "
+                "topic with --keep-table and make it anew under another name",
+            )
+        recovery = TopicRecovery(
+            self._cloud.store,
+            self._metadata,
+            name,
+            clock=self._clock,
+            max_producers=self._logs.context.options.max_producers,
+            committed=self._committed_offset,
+            make_log=make_log,
+        )
+        report = recovery.run()
+        _log.warning("a topic was recovered", **report.to_json())
+        return report
+
+    def _committed_offset(self, record: TopicRecord) -> int | None:
+        table = self._reading.find_table(record.name)
+        ledger = table.ledger if table is not None else None
+        return ledger.committed_offset if ledger is not None and ledger.stream_id == record.stream_id else None
+
+
+def nothing_to_recover(name: TopicName) -> InvalidRequestError:
+    return InvalidRequestError(
+        "there is nothing to recover: the topic's log is there", operation=_RECOVER, place=str(name)
+    )

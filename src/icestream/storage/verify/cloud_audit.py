@@ -1,0 +1,130 @@
+"""A topic's objects in the cloud: the records about them, the store's list of them, and every frame in them."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pyarrow as pa
+
+from icestream.cloud import Head, ObjectDescriptor, ObjectInfo
+from icestream.cloud.names import ObjectName, stream_prefix, topic_key
+from icestream.model.errors import DamagedError
+from icestream.model.frames import MESSAGES_SCHEMA_ID
+from icestream.model.messages import MESSAGE_SCHEMA, stream_batches
+from icestream.storage.cloud import TopicCloud
+from icestream.storage.record import topic_schema
+from icestream.storage.verify.cloud_object import ObjectCheck, read_trailer
+from icestream.storage.verify.findings import Finding, Kind, Verification
+
+_MAX_NOTES = 20
+
+
+class CloudAudit:
+    """Looks at the records when it is made, and at the objects as its batches are taken.
+
+    A broker may upload and prune meanwhile: what comes after the records were read is not missed, and an object that
+    went together with its record is no finding.
+    """
+
+    def __init__(self, cloud: TopicCloud, report: Verification) -> None:
+        self._cloud = cloud
+        self._report = report
+        head, self.objects = _records(cloud)
+        self.first_offset = self.objects[0].first_offset if self.objects else 0
+        """Moves when retention takes objects while they are read."""
+        self.end_offset = self.objects[-1].end_offset if self.objects else 0
+        self.unreadable: list[ObjectDescriptor] = []
+        """Objects that were found to be damaged or missing: what they had is known to be missed."""
+        report.cloud_objects = len(self.objects)
+        report.cloud_bytes = sum(one.size for one in self.objects)
+        if self.objects:
+            report.cloud_first, report.cloud_end = self.first_offset, self.end_offset
+        self._check_records(head)
+        self._check_store()
+
+    def _check_records(self, head: Head | None) -> None:
+        for before, after in pairwise(self.objects):
+            if after.first_offset > before.end_offset:
+                text = "no object in the cloud has these offsets, and objects before and behind them are there"
+                self._add("gap", text, before.end_offset, after.first_offset - 1, after.key)
+            elif after.first_offset < before.end_offset:
+                text = f"two objects have these offsets, the other one is {before.key}"
+                self._add("overlap", text, after.first_offset, before.end_offset - 1, after.key)
+        if head is None and self.objects:
+            self._report.add(Finding("cloud", "there are objects on record, and no head that counts them"))
+        elif head is not None:
+            counted = (head.first_offset, head.uploaded_end, head.object_count, head.object_bytes)
+            empty = (head.uploaded_end, head.uploaded_end, 0, 0)
+            size = sum(one.size for one in self.objects)
+            found = (self.first_offset, self.end_offset, len(self.objects), size) if self.objects else empty
+            if counted != found:
+                names = "first offset, end offset, objects and bytes"
+                self._report.add(Finding("cloud", f"the head counts {counted} as {names}, the records {found}"))
+
+    def _check_store(self) -> None:
+        """Every object on record lies in the store with its size; what else lies there is told, and no finding."""
+        recorded = {one.key: one for one in self.objects}
+        seen: set[str] = set()
+        for info in self._cloud.store.list(stream_prefix(self._cloud.topic, self._cloud.stream_id)):
+            descriptor = recorded.get(info.key)
+            if descriptor is None:
+                self._note_unknown(info)
+                continue
+            seen.add(info.key)
+            if info.size != descriptor.size:
+                text = f"the object has {info.size} bytes, {descriptor.size} were written"
+                self._add("cloud", text, descriptor.first_offset, descriptor.end_offset - 1, info.key)
+        for key, descriptor in recorded.items():
+            if key not in seen and not self._is_pruned(descriptor):
+                self.unreadable.append(descriptor)
+                text = "the object is on record, and the store does not have it"
+                self._add("cloud", text, descriptor.first_offset, descriptor.end_offset - 1, key)
+
+    def _note_unknown(self, info: ObjectInfo) -> None:
+        if info.key == topic_key(self._cloud.topic, self._cloud.stream_id):
+            return
+        name = ObjectName.parse(info.key)
+        if name is None:
+            why = "its name is none of icestream's"
+        elif name.first_offset >= self.end_offset:
+            why = "it may be an upload under way, or one that was broken off"
+        else:
+            why = "it may be one that retention is about to remove, or that an earlier owner left"
+        if len(self._report.notes) < _MAX_NOTES:
+            self._report.notes.append(f"no record names the object {info.key} of {info.size} bytes: {why}")
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The messages of all objects in offset order. An object that is damaged is told of and passed over."""
+        for descriptor in self.objects:
+            if descriptor in self.unreadable:
+                continue
+            try:
+                yield from self._object_batches(descriptor)
+            except DamagedError as error:
+                if self._is_pruned(descriptor):
+                    self.first_offset = descriptor.end_offset
+                    continue
+                self.unreadable.append(descriptor)
+                first = error.details.get("first_offset", descriptor.first_offset)
+                self._add("damaged", error.message, first, descriptor.end_offset - 1, error.place)
+
+    def _object_batches(self, descriptor: ObjectDescriptor) -> Iterator[pa.RecordBatch]:
+        store = self._cloud.store
+        trailer = read_trailer(store, descriptor)
+        schemas = {number: topic_schema(text) for number, text in trailer.schemas.items()}
+        frames = (frame for _, frame in ObjectCheck(store, descriptor, trailer.index))
+        yield from stream_batches(frames, {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas})
+
+    def _is_pruned(self, descriptor: ObjectDescriptor) -> bool:
+        """Whether retention took the record since the list was read."""
+        return self._cloud.registry.get(descriptor.first_offset) is None
+
+    def _add(self, kind: Kind, text: str, first: int, last: int, place: str) -> None:
+        self._report.add(Finding(kind, text, first, last, place))
+
+
+def _records(cloud: TopicCloud) -> tuple[Head | None, list[ObjectDescriptor]]:
+    """Head and objects as they were at one moment, also while a broker changes them."""
+    while True:
+        before, objects, after = cloud.registry.head(), cloud.registry.objects(), cloud.registry.head()
+        if before == after:
+            return after, objects

@@ -1,0 +1,185 @@
+"""The columns of the three topics.
+
+Every type here is one that a table holds as it is, so that rows move from the log into files without a cast, and every
+nested field may be null, as in the table. `docs/telemetry-mapping.md` explains each column.
+"""
+
+import pyarrow as pa
+
+from icestream.model.errors import InvalidRequestError
+from icestream.telemetry.options import DEFAULTS, SERVICE_NAME, Options
+from icestream.telemetry.signals import Signal
+
+TIME = pa.timestamp("us", tz="UTC")
+ATTRIBUTES = pa.map_(pa.string(), pa.string())
+
+
+def _list(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind))
+
+
+INTS = _list(pa.int64())
+DOUBLES = _list(pa.float64())
+STRINGS = _list(pa.string())
+EXACT = _list(pa.binary())
+"""Serialized `KeyValue` messages."""
+
+
+def _attributes(name: str = "attributes") -> list[pa.Field]:
+    """The three columns of a set of attributes; `icestream.telemetry.attributes` makes them."""
+    return [
+        pa.field(name, ATTRIBUTES),
+        pa.field(f"{name}_types", pa.binary()),
+        pa.field(f"{name}_otlp", EXACT),
+    ]
+
+
+ENTITY_REFS = _list(
+    pa.struct(
+        [
+            pa.field("schema_url", pa.string()),
+            pa.field("type", pa.string()),
+            pa.field("id_keys", STRINGS),
+            pa.field("description_keys", STRINGS),
+        ]
+    )
+)
+RESOURCE = pa.struct(
+    [*_attributes(), pa.field("dropped_attributes_count", pa.int64()), pa.field("entity_refs", ENTITY_REFS)]
+)
+SCOPE = pa.struct(
+    [
+        pa.field("name", pa.string()),
+        pa.field("version", pa.string()),
+        *_attributes(),
+        pa.field("dropped_attributes_count", pa.int64()),
+    ]
+)
+EVENT = pa.struct(
+    [
+        pa.field("time_unix_nano", pa.int64()),
+        pa.field("name", pa.string()),
+        *_attributes(),
+        pa.field("dropped_attributes_count", pa.int64()),
+    ]
+)
+LINK = pa.struct(
+    [
+        pa.field("trace_id", pa.binary()),
+        pa.field("span_id", pa.binary()),
+        pa.field("trace_state", pa.string()),
+        pa.field("flags", pa.int64()),
+        *_attributes(),
+        pa.field("dropped_attributes_count", pa.int64()),
+    ]
+)
+EXEMPLAR = pa.struct(
+    [
+        pa.field("time_unix_nano", pa.int64()),
+        pa.field("value_int", pa.int64()),
+        pa.field("value_double", pa.float64()),
+        pa.field("trace_id", pa.binary()),
+        pa.field("span_id", pa.binary()),
+        *_attributes("filtered_attributes"),
+    ]
+)
+BUCKETS = pa.struct([pa.field("offset", pa.int32()), pa.field("bucket_counts", INTS)])
+QUANTILE = pa.struct([pa.field("quantile", pa.float64()), pa.field("value", pa.float64())])
+
+_ORIGIN = [
+    pa.field("resource", RESOURCE),
+    pa.field("resource_schema_url", pa.string(), nullable=False),
+    pa.field("scope", SCOPE),
+    pa.field("scope_schema_url", pa.string(), nullable=False),
+]
+"""Where a row comes from: the same in all three topics."""
+
+_TRACES = [
+    pa.field("time", TIME),
+    pa.field(SERVICE_NAME.column, pa.string()),
+    pa.field("trace_id", pa.binary()),
+    pa.field("span_id", pa.binary()),
+    pa.field("parent_span_id", pa.binary()),
+    pa.field("trace_state", pa.string(), nullable=False),
+    pa.field("flags", pa.int64(), nullable=False),
+    pa.field("name", pa.string(), nullable=False),
+    pa.field("kind", pa.int32(), nullable=False),
+    pa.field("start_time_unix_nano", pa.int64(), nullable=False),
+    pa.field("end_time_unix_nano", pa.int64(), nullable=False),
+    pa.field("status_code", pa.int32()),
+    pa.field("status_message", pa.string()),
+    *_attributes(),
+    pa.field("dropped_attributes_count", pa.int64(), nullable=False),
+    pa.field("events", _list(EVENT)),
+    pa.field("dropped_events_count", pa.int64(), nullable=False),
+    pa.field("links", _list(LINK)),
+    pa.field("dropped_links_count", pa.int64(), nullable=False),
+    *_ORIGIN,
+]
+_LOGS = [
+    pa.field("time", TIME),
+    pa.field(SERVICE_NAME.column, pa.string()),
+    pa.field("time_unix_nano", pa.int64(), nullable=False),
+    pa.field("observed_time_unix_nano", pa.int64(), nullable=False),
+    pa.field("severity_number", pa.int32(), nullable=False),
+    pa.field("severity_text", pa.string(), nullable=False),
+    pa.field("body", pa.string()),
+    pa.field("body_type", pa.int32()),
+    pa.field("body_otlp", pa.binary()),
+    pa.field("event_name", pa.string(), nullable=False),
+    pa.field("trace_id", pa.binary()),
+    pa.field("span_id", pa.binary()),
+    pa.field("flags", pa.int64(), nullable=False),
+    *_attributes(),
+    pa.field("dropped_attributes_count", pa.int64(), nullable=False),
+    *_ORIGIN,
+]
+_METRICS = [
+    pa.field("time", TIME),
+    pa.field(SERVICE_NAME.column, pa.string()),
+    pa.field("name", pa.string(), nullable=False),
+    pa.field("type", pa.string(), nullable=False),
+    pa.field("description", pa.string(), nullable=False),
+    pa.field("unit", pa.string(), nullable=False),
+    pa.field("aggregation_temporality", pa.int32()),
+    pa.field("is_monotonic", pa.bool_()),
+    *_attributes("metadata"),
+    pa.field("start_time_unix_nano", pa.int64(), nullable=False),
+    pa.field("time_unix_nano", pa.int64(), nullable=False),
+    pa.field("flags", pa.int64(), nullable=False),
+    *_attributes(),
+    pa.field("value_int", pa.int64()),
+    pa.field("value_double", pa.float64()),
+    pa.field("count", pa.int64()),
+    pa.field("sum", pa.float64()),
+    pa.field("min", pa.float64()),
+    pa.field("max", pa.float64()),
+    pa.field("bucket_counts", INTS),
+    pa.field("explicit_bounds", DOUBLES),
+    pa.field("scale", pa.int32()),
+    pa.field("zero_count", pa.int64()),
+    pa.field("zero_threshold", pa.float64()),
+    pa.field("positive", BUCKETS),
+    pa.field("negative", BUCKETS),
+    pa.field("quantile_values", _list(QUANTILE)),
+    pa.field("exemplars", _list(EXEMPLAR)),
+    *_ORIGIN,
+]
+BASE = {Signal.TRACES: pa.schema(_TRACES), Signal.LOGS: pa.schema(_LOGS), Signal.METRICS: pa.schema(_METRICS)}
+
+
+def topic_schema(signal: Signal, options: Options = DEFAULTS) -> pa.Schema:
+    """The columns of a signal's topic, promoted ones behind the others."""
+    base = BASE[signal]
+    taken = set(base.names)
+    for promoted in options.promoted:
+        if promoted.column in taken:
+            raise InvalidRequestError(
+                f"attribute {promoted.key!r} cannot have the column {promoted.column!r}: that name is taken",
+                operation="promote attributes",
+                remedy="give it another column name",
+            )
+        taken.add(promoted.column)
+    if not options.promoted:
+        return base
+    return pa.schema([*base, *(pa.field(promoted.column, pa.string()) for promoted in options.promoted)])

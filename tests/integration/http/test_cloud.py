@@ -1,0 +1,83 @@
+"""Topics in the cloud over HTTP, with objects in a directory."""
+
+from pathlib import Path
+
+import pytest
+from tests.integration.http.conftest import OpenDoor, Running, error_of
+
+from icestream.server.http.models import Stats, Topic
+from icestream.server.http.models_cloud import CloudObjects, Flushed, Recoverable
+
+TOPIC = "/api/v1/topics/shop/orders"
+
+
+@pytest.fixture
+def cloudy(open_door: OpenDoor, tmp_path: Path) -> Running:
+    return open_door(
+        cloud={"backend": "fs", "root": str(tmp_path / "objects")},
+        uploader={"enabled": True, "interval_seconds": 86_400},
+    )
+
+
+def flush(http: Running) -> Flushed:
+    answer = http.client.post(f"{TOPIC}/flush", json={})
+    assert answer.status_code == 200, answer.text
+    flushed = Flushed.model_validate(answer.json())
+    while not flushed.done:
+        answer = http.client.post(f"{TOPIC}/flush", json={"target": flushed.target})
+        flushed = Flushed.model_validate(answer.json())
+    return flushed
+
+
+def test_what_is_published_is_uploaded_and_listed(cloudy: Running) -> None:
+    cloudy.publish("shop/orders", "a", "b")
+    assert flush(cloudy).uploaded_offset == 2
+    topic = Topic.model_validate(cloudy.client.get(TOPIC).json())
+    assert (topic.storage, topic.uploaded_offset, topic.cloud_start_offset) == ("table", 2, 0)
+    cloudy.publish("shop/orders", "c")
+    flush(cloudy)
+    page = CloudObjects.model_validate(cloudy.client.get(f"{TOPIC}/objects", params={"limit": 1}).json())
+    assert [one.first_offset for one in page.objects] == [0]
+    assert page.next_after == 0
+    rest = CloudObjects.model_validate(cloudy.client.get(f"{TOPIC}/objects", params={"after": 0}).json())
+    assert [(one.first_offset, one.end_offset) for one in rest.objects] == [(2, 3)]
+    assert rest.next_after is None
+    assert rest.head is not None
+    assert (rest.head.object_count, rest.head.uploaded_end) == (2, 3)
+
+
+def test_figures_and_metrics_tell_how_far_the_cloud_is(cloudy: Running) -> None:
+    cloudy.publish("shop/orders", "a", "b")
+    flush(cloudy)
+    cloudy.publish("shop/orders", "c")
+    (figures,) = Stats.model_validate(cloudy.client.get("/api/v1/stats").json()).topics
+    assert (figures.uploaded_offset, figures.upload_lag_messages, figures.cloud_objects) == (2, 1, 1)
+    assert figures.upload_lag_bytes is not None
+    assert figures.upload_lag_bytes > 0
+    assert figures.last_upload_us is not None
+    assert (figures.uploads, figures.upload_failures, figures.upload_error) == (1, 0, None)
+    lines = cloudy.client.get("/metrics").text.splitlines()
+    for name, value in (("uploaded_offset", 2), ("upload_lag_messages", 1), ("cloud_objects", 1), ("uploads_total", 1)):
+        assert f'icestream_topic_{name}{{topic="shop/orders"}} {value}.0' in lines
+    assert 'icestream_topic_upload_failing{topic="shop/orders"} 0.0' in lines
+
+
+def test_a_log_topic_is_made_where_there_are_uploads(cloudy: Running) -> None:
+    made = cloudy.client.post("/api/v1/topics", json={"topic": "shop/raw", "storage": "log"})
+    assert (made.status_code, made.json()["storage"]) == (201, "log")
+    error_of(cloudy.client.post("/api/v1/topics", json={"topic": "shop/x", "storage": "disk"}), 400, "invalid_request")
+
+
+def test_without_an_object_store_it_is_said_what_to_set(http: Running) -> None:
+    http.publish("shop/orders", "a")
+    refused = error_of(http.client.post(f"{TOPIC}/flush", json={}), 400, "invalid_request")
+    assert "cloud.backend" in refused["remedy"]
+    error_of(http.client.get(f"{TOPIC}/objects"), 400, "invalid_request")
+    error_of(http.client.post(f"{TOPIC}/recover", json={}), 400, "invalid_request")
+    found = Recoverable.model_validate(http.client.get("/api/v1/recoverable").json())
+    assert (found.lost, found.recoverable) == ([], [])
+
+
+@pytest.mark.parametrize("body", [{"wait_ms": -1}, {"wait_ms": 10_001}, {"target": -1}, {"timeout": 1}])
+def test_what_is_no_request_to_flush_is_refused(lasting_http: Running, body: dict[str, int]) -> None:
+    error_of(lasting_http.client.post(f"{TOPIC}/flush", json=body), 400, "invalid_request")

@@ -1,0 +1,47 @@
+"""What `topic recover` and `cloud list` say, in sentences."""
+
+from typing import Any
+
+from icestream.cli.cloud import head_line
+from icestream.cli.topic_cloud import loss_line, source_lines
+
+REPORT: dict[str, Any] = {
+    "topic": "a/b",
+    "stream_id": "s",
+    "epoch": 2,
+    "start_offset": 100,
+    "next_offset": 100,
+    "cloud_first_offset": 20,
+    "cloud_end": 100,
+    "committed_offset": 80,
+    "lost_first": None,
+    "lost_end": None,
+    "objects": 1,
+    "bytes": 2048,
+    "sources": [],
+}
+
+
+def test_what_came_from_where_is_said() -> None:
+    assert source_lines(REPORT) == [
+        "the cloud has offsets 20 to 99, next 100 in 1 object of 2.00 KiB",
+        "the table has offsets 0 to 79, next 80",
+    ]
+    empty = REPORT | {"cloud_first_offset": None, "committed_offset": None, "objects": 0}
+    assert source_lines(empty) == ["the cloud has no messages of it", "there is no table of it"]
+
+
+def test_a_loss_is_said_with_its_offsets_and_nothing_else() -> None:
+    assert loss_line(REPORT) is None
+    assert loss_line(REPORT | {"lost_first": 100, "lost_end": 100}) is None
+    line = loss_line(REPORT | {"lost_first": 100, "lost_end": 164})
+    assert line is not None
+    assert "the offsets 100 to 163, which they may have had, stay empty" in line
+
+
+def test_how_far_the_cloud_is_in_one_line() -> None:
+    page: dict[str, Any] = {"topic": "a/b", "store": "fs:///objects", "head": None}
+    assert head_line(page) == "a/b: nothing was uploaded to fs:///objects yet"
+    head = {"stream_id": "s", "first_offset": 5, "uploaded_end": 9, "object_count": 2, "object_bytes": 10}
+    line = head_line(page | {"head": head})
+    assert line == "a/b: offsets 5 to 8, next 9; 2 objects of 10 B in fs:///objects/a/b/s"

@@ -1,0 +1,244 @@
+"""The uploader where things are not as they should be: damage, gaps, other owners, lost notes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
+
+from icestream.cloud import Head, ObjectMap
+from icestream.cloud.names import ObjectName, object_key
+from icestream.metadata import keys
+from icestream.model.errors import ConflictError, DamagedError, StaleEpochError, UnavailableError
+from icestream.model.messages import Encoding
+from icestream.storage.cloud.log_source import NOTES_FILE
+from icestream.storage.cloud.registry import MetadataRegistry
+from icestream.testing.memory_objects import MemoryObjects
+from icestream.wal import prepare
+from icestream.wal.segment import segment_path
+
+
+def flip(world: World, path: Path, position: int) -> None:
+    file = world.disk.open(path)
+    byte = file.read(1, position)
+    file.write([bytes([byte[0] ^ 1])], position)
+    file.close()
+
+
+def test_objects_are_cut_at_the_largest_size_and_hold_the_segments_bytes() -> None:
+    world = World(max_object_bytes=3_000)
+    world.publish(60)
+    made = world.upload()
+    world.check()
+    assert len(made) > 2
+    assert max(one.data_bytes for one in made) <= 3_000
+    assert any(len(one.parts) > 1 for one in made), "none of them has frames of two segments"
+    segment = world.disk.read_bytes(segment_path(DIRECTORY, 0))
+    first = world.objects[made[0].key][: made[0].data_bytes]
+    assert segment[64:].startswith(first[: made[0].part_end(made[0].parts[0])])
+
+
+def test_a_frame_larger_than_an_object_and_a_read_is_shipped_alone() -> None:
+    world = World(max_object_bytes=500)
+    world.publish(2)
+    text = b"y" * 1_500
+    world.log.append(prepare(text, message_count=1, encoding=Encoding.ARROW_IPC, producer="p", sequence=2))
+    world.expected.append(text)
+    world.publish(2)
+    assert len(world.upload()) >= 3
+    world.check()
+
+
+def test_nothing_to_ship_makes_no_object_and_asks_the_store_for_nothing() -> None:
+    world = World()
+    world.publish(3)
+    world.upload()
+    steps = world.steps
+    assert world.uploader.cycle() is None
+    assert world.steps == steps
+
+
+def test_damage_in_the_log_is_told_and_nothing_of_the_object_is_shipped() -> None:
+    world = World(max_object_bytes=100_000)
+    world.publish(30)
+    flip(world, segment_path(DIRECTORY, 0), 700)
+    with pytest.raises(DamagedError, match="none of them was uploaded") as raised:
+        world.uploader.cycle()
+    assert str(segment_path(DIRECTORY, 0)) in raised.value.place
+    assert not world.objects
+    assert world.described() == []
+
+
+def test_an_object_that_the_store_garbled_is_not_described_but_sent_again() -> None:
+    world = World()
+    world.publish(5)
+    store = world.store
+    keep = store.store
+
+    def garble(key: str, data: bytes, *, exclusive: bool = False) -> None:
+        keep(key, data[:-1] + b"?", exclusive=exclusive)
+
+    store.store = garble  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="not what was sent"):
+        world.uploader.cycle()
+    assert world.described() == []
+    store.store = keep  # type: ignore[method-assign]
+    world.may_send_again = True
+    world.upload()
+    world.check()
+
+
+def test_a_log_pruned_past_the_head_goes_on_at_its_start_and_takes_older_objects_off_the_record() -> None:
+    world = World(max_object_bytes=800)
+    world.publish(10)
+    old = world.upload()
+    assert len(old) > 1
+    world.publish(40)
+    world.log.prune(world.log.durable_end)
+    start = world.log.start_offset
+    assert start > world.head().uploaded_end
+    made = world.upload()
+    assert made[0].first_offset == start
+    assert world.head().first_offset == start
+    assert not set(world.objects) & {one.key for one in old}
+    world.check()
+
+
+def test_a_topic_without_a_table_never_leaves_a_gap() -> None:
+    world = World()
+    world.publish(3)
+    world.upload()
+    world.publish(40)
+    world.log.prune(world.log.durable_end)
+    uploader = world.make_uploader(has_table=False)
+    with pytest.raises(DamagedError, match="not everything before it is uploaded"):
+        uploader.cycle()
+    assert len(world.described()) == 1
+
+
+def test_notes_ahead_of_the_metadata_store_are_an_error_that_says_so() -> None:
+    world = World()
+    world.publish(20)
+    world.upload()
+    world.metadata.put(keys.cloud_head(TOPIC), Head(str(STREAM_ID), 1).to_bytes())
+    for one in world.described():
+        world.metadata.delete(keys.cloud_object(TOPIC, one.first_offset))
+    world.start()
+    with pytest.raises(ConflictError, match="set back to an older state") as raised:
+        world.uploader.cycle()
+    assert not raised.value.retryable
+    assert NOTES_FILE in str(raised.value)
+    # Without the notes, the objects are found in the store and described anew; none is sent.
+    world.disk.on_operation = None
+    world.disk.remove(DIRECTORY / NOTES_FILE)
+    world.start()
+    world.upload()
+    world.check()
+    assert not world.store.finished
+
+
+def test_damaged_notes_are_made_anew_and_nothing_is_sent_again() -> None:
+    world = World()
+    world.publish(20)
+    world.upload()
+    flip(world, DIRECTORY / NOTES_FILE, 5)
+    world.start()
+    world.publish(3)
+    assert sum(one.frame_count for one in world.upload()) == 3
+    world.check()
+
+
+def test_a_new_owner_describes_or_removes_what_the_last_one_left() -> None:
+    world = World(max_object_bytes=100_000)
+    world.publish(9)
+    world.upload()
+    world.publish(6)
+    prefix_offsets = [(9, 12), (9, 15), (12, 14)]
+    for first, end in prefix_offsets:  # none of them is an object that the log would make
+        world.objects[object_key(TOPIC, str(STREAM_ID), ObjectName(first, end, 1))] = b"rubbish"
+    later = object_key(TOPIC, str(STREAM_ID), ObjectName(9, 12, 7))
+    beyond = object_key(TOPIC, str(STREAM_ID), ObjectName(14, 99, 1))
+    world.objects[later] = world.objects[beyond] = b"not ours"
+    world.registry.claim(replace(world.head(), epoch=2))
+    world.start()
+    world.may_send_again = True
+    world.upload()
+    assert world.objects.pop(later) == b"not ours", "an object of a later owner was touched"
+    assert world.objects.pop(beyond) == b"not ours", "an object that the log does not have was touched"
+    world.check()
+
+
+def test_an_owner_of_the_past_can_describe_nothing() -> None:
+    world = World()
+    world.publish(5)
+    world.upload()
+    newer = MetadataRegistry(world.metadata, TOPIC, str(STREAM_ID))
+    newer.claim(replace(world.head(), epoch=2))
+    world.publish(5)
+    with pytest.raises(StaleEpochError):
+        world.uploader.cycle()
+    with pytest.raises(StaleEpochError):
+        world.uploader.cycle()
+    assert world.head().uploaded_end == 5
+    assert len(world.described()) == 1
+
+
+def test_a_change_that_came_through_late_is_not_taken_for_another_owner() -> None:
+    world = World()
+    world.publish(5)
+    world.metadata.put(keys.cloud_head(TOPIC), replace(world.head(), reserved_end=77).to_bytes())
+    with pytest.raises(ConflictError) as raised:
+        world.registry.update(replace(world.head(), reserved_end=99))
+    assert raised.value.retryable
+    world.upload()
+    world.check()
+    assert world.head().reserved_end == 77
+
+
+def test_a_claim_that_the_last_owner_was_quicker_than_is_tried_again() -> None:
+    world = World()
+    world.publish(5)
+    newer = MetadataRegistry(world.metadata, TOPIC, str(STREAM_ID))
+    head = world.head()
+    world.upload()
+    with pytest.raises(ConflictError) as raised:
+        newer.claim(replace(head, epoch=2))
+    assert raised.value.retryable
+    read = newer._read
+
+    def read_and_be_late() -> tuple[Head | None, int]:
+        found = read()
+        world.publish(1)
+        world.upload()
+        newer._read = read  # type: ignore[method-assign]
+        return found
+
+    newer._read = read_and_be_late  # type: ignore[method-assign]
+    with pytest.raises(ConflictError) as raised:
+        newer.claim(replace(world.head(), epoch=2))
+    assert raised.value.retryable
+    newer.claim(replace(world.head(), epoch=2))
+    assert world.head().epoch == 2
+
+
+def test_the_records_of_an_earlier_topic_of_that_name_do_not_stand_in_the_way() -> None:
+    world = World()
+    world.publish(5)
+    world.upload()
+    other = "another-stream"
+    newer = MetadataRegistry(world.metadata, TOPIC, other)
+    with pytest.raises(StaleEpochError, match="another stream"):
+        newer.claim(Head(other, 1))  # the topic's record does not say that the name is this stream's
+    record = b'{"topic":"default/events","stream_id":"another-stream","created_us":1}'
+    world.metadata.put(keys.topic(TOPIC), record)
+    newer.claim(Head(other, 1))
+    assert newer.objects() == []
+    assert ObjectMap(newer).first_offset is None
+    with pytest.raises(StaleEpochError):
+        world.registry.update(Head(str(STREAM_ID), 1))
+
+
+def test_stores_that_share_objects_see_each_others() -> None:
+    objects: dict[str, bytes] = {}
+    MemoryObjects(objects).put("a", b"1")
+    assert MemoryObjects(objects).read("a", 0, 1) == b"1"
