@@ -18,6 +18,7 @@ from icestream.bench.payloads import publish, random_batch
 from icestream.bench.resources import process_resources
 from icestream.client import Client
 from icestream.config import Settings
+from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage
 from icestream.testing.broker_process import BrokerProcess
 from icestream.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -177,7 +178,7 @@ def _let_go(data_dir: Path, environ: dict[str, str]) -> dict[str, int]:
         for name in (_REPLAY_TOPIC, _UPLOAD_TOPIC):
             topic = storage.topic(name)
             assert topic.cloud is not None
-            storage.publish(topic, random_batch(100).slice(0, 1))
+            storage.publish(topic, message_batch([b"the next segment"], [None], [None]))
             topic.log.prune(topic.cloud.uploaded_end)
             firsts[name] = topic.log.start_offset
     return firsts

@@ -33,6 +33,7 @@ from icestream.config.table import (
     TableSettings,
     WriterSettings,
 )
+from icestream.config.telemetry import TelemetrySettings
 from icestream.config.wal import FileSyncSettings, RetentionSettings, RotationSettings, WalSettings
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "StorageSettings",
     "SubscriptionSettings",
     "TableSettings",
+    "TelemetrySettings",
     "TopicSettings",
     "UploaderSettings",
     "WalSettings",

@@ -22,6 +22,7 @@ from icestream.config.table import (
     TableSettings,
     WriterSettings,
 )
+from icestream.config.telemetry import TelemetrySettings
 from icestream.config.wal import WalSettings
 
 DEFAULT_DATA_DIR = Path("icestream-data")
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     )
     uploader: UploaderSettings = Field(default=UploaderSettings(), description="Shipping the log to cloud objects.")
     cloud: CloudSettings = Field(default=CloudSettings(), description="The store for cloud objects.")
+    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="OpenTelemetry's tenants and topics.")
     log: LogSettings = Field(default=LogSettings(), description="Logging.")
 
     @classmethod

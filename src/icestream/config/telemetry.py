@@ -1,0 +1,136 @@
+"""Who may send OpenTelemetry, how much, and what its topics look like."""
+
+import re
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from icestream.config.fields import GIB, MIB, TIB, DefaultText, Secret, Section, Unit, refuse
+
+ANY_TENANT = "*"
+"""In place of a tenant's name: whoever has this token speaks for every tenant."""
+
+_HEADER = r"^[a-z0-9][a-z0-9\-]*$"
+_PROMOTED = re.compile(r"(?:(?P<source>resource|scope|item):)?(?P<key>[^=]+)(?:=(?P<column>[A-Za-z_][A-Za-z0-9_]*))?")
+_MIN_TOKEN_LENGTH = 8
+
+
+class PromotedAttribute(NamedTuple):
+    source: str
+    key: str
+    column: str
+
+
+class TelemetrySettings(Section):
+    """OpenTelemetry's signals as tenants' topics. Used by the OTLP doors."""
+
+    tokens: Secret = Field(
+        default=None,
+        description="Who may send: `acme=TOKEN globex=TOKEN`, separated by white space or commas; a tenant may have "
+        "several, and `*` is one who speaks for all tenants. Unset, anybody may send.",
+    )
+    tenants: str = Field(
+        default="",
+        description="Tenants that are known besides those that tokens name, separated by commas.",
+    )
+    auto_create_tenants: Annotated[bool | None, DefaultText("true without `telemetry.tokens`, else false")] = Field(
+        default=None, description="Take in tenants that nobody has named before."
+    )
+    default_tenant: str | None = Field(
+        default="default", description="The tenant of requests that name none; unset, they are refused."
+    )
+    tenant_header: str = Field(
+        default="x-tenant-id",
+        pattern=_HEADER,
+        max_length=100,
+        description="Header that names the tenant, in small letters. A tenant's own token leaves no choice.",
+    )
+    dataset_header: str = Field(
+        default="x-dataset-id",
+        pattern=_HEADER,
+        max_length=100,
+        description="Header that names a dataset, in small letters: its topics are `tenant/dataset_traces` and so on.",
+    )
+    tenant_attribute: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Attribute of resources that names their tenant, so that a request may carry those of several.",
+    )
+    promoted_attributes: str = Field(
+        default="",
+        description="Attributes that get a column of their own, separated by commas: `key`, `key=column`, and with "
+        "`resource:` or `scope:` before it where it is not one of the span, log record or data point.",
+    )
+    partition: Literal["hour", "day", "none"] = Field(
+        default="day", description="How new topics' tables are partitioned, by the time of publishing."
+    )
+    max_request_bytes: int = Field(
+        default=8 * MIB,
+        ge=1024,
+        le=GIB,
+        description="Largest request, after decompression. One is decoded at a time, and takes up to 90 times as much.",
+    )
+    max_request_rows: Annotated[int, Unit("rows")] = Field(
+        default=100_000, ge=1, le=1_000_000, description="Most spans, log records or data points of a request."
+    )
+    max_bytes_per_second: Annotated[int | None, Unit("bytes")] = Field(
+        default=None, ge=1, le=TIB, description="Of a tenant's requests, after decompression; unset, without limit."
+    )
+    max_requests_per_second: Annotated[int | None, Unit("requests")] = Field(
+        default=None, ge=1, le=1_000_000, description="Of a tenant; unset, without limit."
+    )
+    max_topics_per_tenant: Annotated[int, Unit("topics")] = Field(
+        default=30, ge=1, le=100_000, description="Most telemetry topics of a tenant; each dataset has up to three."
+    )
+    max_tracked_tenants: Annotated[int, Unit("tenants")] = Field(
+        default=10_000, ge=1, le=10_000_000, description="Most tenants whose rates are remembered."
+    )
+
+    @property
+    def creates_tenants(self) -> bool:
+        return self.tokens is None if self.auto_create_tenants is None else self.auto_create_tenants
+
+    @property
+    def token_pairs(self) -> list[tuple[str, str]]:
+        """Tenants and tokens."""
+        text = self.tokens.get_secret_value() if self.tokens is not None else ""
+        pairs = [entry.partition("=") for entry in re.split(r"[\s,]+", text) if entry]
+        return [(tenant, token) for tenant, _, token in pairs]
+
+    @property
+    def named_tenants(self) -> list[str]:
+        return _entries(self.tenants)
+
+    @property
+    def promoted(self) -> list[PromotedAttribute]:
+        found = []
+        for entry in _entries(self.promoted_attributes):
+            match = _PROMOTED.fullmatch(entry)
+            if match is None:
+                refuse("promoted_attributes", "takes entries such as `http.route` or `resource:k8s.pod.name=pod`")
+            key = match["key"].strip()
+            column = match["column"] or re.sub(r"[^A-Za-z0-9_]", "_", key)
+            found.append(PromotedAttribute(match["source"] or "item", key, column))
+        return found
+
+    @model_validator(mode="after")
+    def _tokens_can_be_told_apart(self) -> Self:
+        pairs = self.token_pairs
+        if self.tokens is not None and not pairs:
+            refuse("tokens", "names no token: leave it out where anybody may send")
+        if any(not tenant or len(token) < _MIN_TOKEN_LENGTH for tenant, token in pairs):
+            refuse("tokens", f"takes entries such as acme=TOKEN, with tokens of {_MIN_TOKEN_LENGTH} characters or more")
+        if len({token for _, token in pairs}) < len(pairs):
+            refuse("tokens", "has the same token twice")
+        return self
+
+    @model_validator(mode="after")
+    def _promoted_columns_differ(self) -> Self:
+        columns = [attribute.column for attribute in self.promoted]
+        if len(set(columns)) < len(columns):
+            refuse("promoted_attributes", "gives two attributes the same column: write key=column for one of them")
+        return self
+
+
+def _entries(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]

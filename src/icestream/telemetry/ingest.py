@@ -1,0 +1,172 @@
+"""From a request to durable rows: who, how much, conversion, topics, the log.
+
+The order of steps for a request, each of which may refuse it with nothing stored:
+
+1. the sender is known (`Tenants.identify`, before the request's bytes are read)
+2. the bytes become rows, one request at a time: the decoders hold the interpreter anyway, and one at a time bounds the
+   memory they take
+3. the rows are divided by tenant, where a setting says how. Rows of tenants that the sender may not speak for, or that
+   are not known, are told as rejected; the others go on
+4. every tenant's rates are looked at, and only then counted
+5. topics are found or made
+6. all parts are handed to their logs, and the answer waits until each is on disk. If one fails the request does: who
+   sends it again stores the other parts twice, never none
+"""
+
+import threading
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from icestream.config import Settings
+from icestream.model.errors import IcestreamError, InvalidNameError, TooLargeError
+from icestream.storage import IcebergStorage, Topic
+from icestream.storage.record import AckLevel
+from icestream.telemetry.convert import to_batch
+from icestream.telemetry.errors import TenantRefusedError
+from icestream.telemetry.limits import TenantLimits
+from icestream.telemetry.options import Options, Promoted, Source
+from icestream.telemetry.signals import Signal
+from icestream.telemetry.tenants import Sender, Tenants
+from icestream.telemetry.topics import TelemetryTopics
+from icestream.wal import Append
+
+MAX_TENANTS_A_REQUEST = 100
+_TENANT_COLUMN = "icestream.tenant"
+"""The resource attribute that names the tenant, for the time between conversion and the log."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What became of a request."""
+
+    rows: int
+    nbytes: int
+    rejected: int = 0
+    reason: str = ""
+
+
+class Ingest:
+    def __init__(self, storage: IcebergStorage) -> None:
+        settings = storage.settings.telemetry
+        self.options = options_of(storage.settings)
+        attribute = settings.tenant_attribute
+        named = (Promoted(attribute, _TENANT_COLUMN, Source.RESOURCE),) if attribute is not None else ()
+        self._conversion = replace(self.options, promoted=(*self.options.promoted, *named))
+        self._by_attribute = attribute is not None
+        self._storage = storage
+        self._topics = TelemetryTopics(storage, settings, self.options)
+        self._limits = TenantLimits(settings)
+        self._converting = threading.Lock()
+        self.tenants = Tenants(settings, self._topics.has_tenant)
+
+    def store(self, signal: Signal, sender: Sender, request: bytes) -> Stored:
+        """Bring a serialized request into the log of its tenant, or tenants; returns when it is durable."""
+        with self._converting:
+            batch = to_batch(signal, request, self._conversion)
+        parts, refused = self._divide(batch, sender)
+        if not parts and refused:
+            raise next(iter(refused.values()))[1]
+        total = max(1, batch.num_rows)
+        sizes = {tenant: len(request) * part.num_rows // total for tenant, part in parts.items()}
+        self._limits.take(sizes or ({sender.tenant: len(request)} if sender.tenant is not None else {}))
+        if parts:
+            self._publish([(self._topics.get(tenant, sender.dataset, signal), part) for tenant, part in parts.items()])
+        return Stored(
+            sum(part.num_rows for part in parts.values()),
+            sum(part.nbytes for part in parts.values()),
+            sum(rows for rows, _ in refused.values()),
+            "; ".join(str(error) for _, error in refused.values()),
+        )
+
+    def _divide(
+        self, batch: pa.RecordBatch, sender: Sender
+    ) -> tuple[dict[str, pa.RecordBatch], dict[str, tuple[int, IcestreamError]]]:
+        """Rows by tenant, and by name the rows whose tenant is refused, with the reason."""
+        if not self._by_attribute:
+            assert sender.tenant is not None
+            return ({sender.tenant: batch} if batch.num_rows else {}), {}
+        named = batch.column(batch.num_columns - 1)
+        rows = batch.select(batch.schema.names[:-1])
+        names = [name if name is not None else sender.tenant for name in pc.unique(named).to_pylist()]
+        if len(names) > MAX_TENANTS_A_REQUEST:
+            raise TooLargeError(
+                f"the request has rows of {len(names)} tenants, the limit is {MAX_TENANTS_A_REQUEST}",
+                operation="publish telemetry",
+                remedy="send fewer tenants' rows at a time",
+            )
+        if sender.tenant is not None and named.null_count:
+            named = pc.fill_null(named, sender.tenant)
+        parts: dict[str, pa.RecordBatch] = {}
+        refused: dict[str, tuple[int, IcestreamError]] = {}
+        for name in dict.fromkeys(names):
+            chosen = pc.is_null(named) if name is None else pc.equal(named, name)
+            part = rows if len(set(names)) == 1 else rows.filter(chosen)
+            error = self._refusal(name, sender)
+            if error is None:
+                parts[str(name)] = part
+            else:
+                refused[str(name)] = (part.num_rows, error)
+        return parts, refused
+
+    def _refusal(self, name: str | None, sender: Sender) -> IcestreamError | None:
+        if name is None:
+            return TenantRefusedError("a resource names no tenant", operation="publish telemetry")
+        if name != sender.tenant:
+            if not sender.any_tenant:
+                return TenantRefusedError("a resource names another tenant", operation="publish telemetry")
+            try:
+                self.tenants.check(name)
+            except (InvalidNameError, TenantRefusedError) as error:
+                return error
+        return None
+
+    def _publish(self, parts: list[tuple[Topic, pa.RecordBatch]]) -> None:
+        if len(parts) == 1:
+            topic, rows = parts[0]
+            self._storage.publish(topic, _fitted(rows, topic.body_schema), level=AckLevel.DISK)
+            return
+        waiting = threading.Semaphore(0)
+        handed: list[Append] = []
+        failure: IcestreamError | None = None
+        for topic, rows in parts:
+            try:
+                handed.append(
+                    self._storage.publish(
+                        topic,
+                        _fitted(rows, topic.body_schema),
+                        level=AckLevel.DISK,
+                        answer=lambda _: waiting.release(),
+                        inline=False,
+                    )
+                )
+            except IcestreamError as error:
+                failure = error
+                break
+        for _ in handed:
+            waiting.acquire()
+        failures = [append.error for append in handed if append.error is not None]
+        if failure is not None or failures:
+            raise failure or failures[0]
+
+
+def options_of(settings: Settings) -> Options:
+    telemetry = settings.telemetry
+    return Options(
+        promoted=tuple(Promoted(key, column, Source(source)) for source, key, column in telemetry.promoted),
+        max_request_bytes=telemetry.max_request_bytes,
+        max_rows=telemetry.max_request_rows,
+        max_batch_bytes=settings.server.max_batch_bytes,
+    )
+
+
+def _fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows with columns that the topic has from earlier settings, empty."""
+    if rows.schema.equals(schema):
+        return rows
+    columns = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,101 @@
+"""The topics of tenants: found, made at first use, and given the columns that settings promote later.
+
+Tables are partitioned by the time of publishing, not by the times that rows claim: a sender with a wrong clock, or a
+hostile one, would otherwise make as many partitions as it likes. Look-ups by a row's own time are served by the bounds
+of files. Spans are sorted by trace, so that a trace is found in few row groups; log records and data points by service.
+"""
+
+import threading
+
+import pyarrow as pa
+
+from icestream.config import TelemetrySettings
+from icestream.model.errors import InvalidRequestError, LimitReachedError, TopicNotFoundError
+from icestream.model.names import TopicName
+from icestream.model.schema_text import encode_schema
+from icestream.storage import IcebergStorage, Topic
+from icestream.telemetry.options import Options
+from icestream.telemetry.schemas import topic_schema
+from icestream.telemetry.signals import Signal
+
+SORT_BY = {
+    Signal.TRACES: ("trace_id", "start_time_unix_nano"),
+    Signal.LOGS: ("service_name", "time"),
+    Signal.METRICS: ("service_name", "name", "time"),
+}
+
+
+def topic_name(tenant: str, dataset: str | None, signal: Signal) -> TopicName:
+    """`tenant/traces`, or `tenant/dataset_traces`. Tenant and dataset have been checked."""
+    return TopicName(tenant, f"{dataset}_{signal}" if dataset is not None else str(signal))
+
+
+class TelemetryTopics:
+    def __init__(self, storage: IcebergStorage, settings: TelemetrySettings, options: Options) -> None:
+        self._storage = storage
+        self._max_topics = settings.max_topics_per_tenant
+        self._partition_by = () if settings.partition == "none" else (f"{settings.partition}(publish_time)",)
+        self._schemas = {signal: topic_schema(signal, options) for signal in Signal}
+        self._making = threading.Lock()
+
+    def has_tenant(self, tenant: str) -> bool:
+        """Whether a tenant has a topic of telemetry, of its own and no dataset's."""
+        return any(self._storage.topics.has(topic_name(tenant, None, signal)) for signal in Signal)
+
+    def get(self, tenant: str, dataset: str | None, signal: Signal) -> Topic:
+        """The topic, which is made where it is missing, and has at least the columns of the signal."""
+        name = topic_name(tenant, dataset, signal)
+        try:
+            topic = self._storage.topics.get(name)
+        except TopicNotFoundError:
+            topic = self._make(name, signal)
+        wanted = self._schemas[signal]
+        if not topic.body_schema.equals(wanted):
+            self._fit(topic, wanted)
+        return topic
+
+    def _make(self, name: TopicName, signal: Signal) -> Topic:
+        """One at a time, so that those who race for the last one that is allowed do not all get one."""
+        with self._making:
+            if not self._storage.topics.has(name):
+                self._check_room(name)
+            return self._storage.topics.create(
+                name,
+                schema=self._schemas[signal],
+                partition_by=self._partition_by,
+                sort_by=SORT_BY[signal],
+                if_not_exists=True,
+            )
+
+    def _check_room(self, name: TopicName) -> None:
+        endings = tuple(map(str, Signal))
+        found = [
+            topic for topic in self._storage.topics.find(f"{name.namespace}/") if topic.name.name.endswith(endings)
+        ]
+        if len(found) >= self._max_topics:
+            raise LimitReachedError(
+                f"the tenant has {len(found)} topics already",
+                operation="publish telemetry",
+                place=name.namespace,
+                remedy="use fewer datasets, or raise telemetry.max_topics_per_tenant",
+            )
+
+    def _fit(self, topic: Topic, wanted: pa.Schema) -> None:
+        """Add promoted columns that the topic lacks; one that is no topic of this signal is refused."""
+        found = topic.body_schema
+        missing = [field for field in wanted if field.name not in found.names]
+        same = all(found.field(field.name).equals(field) for field in wanted if field.name in found.names)
+        if not same or topic.record.schema is None or not all(field.nullable for field in missing):
+            raise InvalidRequestError(
+                "the topic has other columns than telemetry has",
+                operation="publish telemetry",
+                place=str(topic.name),
+                remedy="delete or rename the topic, or use a dataset",
+            )
+        if missing:
+            with self._making:
+                found = topic.body_schema
+                added = [field for field in missing if field.name not in found.names]
+                if added:
+                    schema = pa.schema([*found, *added])
+                    self._storage.topics.update(topic.name, {"schema": encode_schema(schema)})
