@@ -35,6 +35,7 @@ MADE_AGAIN = "tests/fault/pipeline/test_topics_made_again.py"
 LOST_ANSWERS = "tests/fault/metadata/test_lost_answers.py"
 ETCD_WATCHES = "tests/fault/metadata/test_watches.py"
 HTTP_TESTS = "tests/integration/http"
+UPLOADER = "tests/unit/cloud/test_uploader.py"
 SUBSCRIPTIONS = "tests/unit/subscription"
 NO_TRACE = "tests/fault/pipeline/test_no_trace.py::test_a_pass_that_fails_leaves_no_trace_in_the_table"
 
@@ -492,6 +493,36 @@ MUTANTS = (
         "src/icestream/subscription/cursor.py",
         (("        while excess > 0 and len(self._pieces) > 1:\n", "        while False:\n"),),
         (f"{SUBSCRIPTIONS}/test_dispatch.py::test_no_more_is_read_ahead_than_the_buffer_takes",),
+    ),
+    Mutant(
+        "cloud-head",
+        "the condition that nobody has changed a topic's head in the metadata store",
+        "src/icestream/storage/cloud/registry.py",
+        (("wanted = [RevisionIs(self._key, self._revision), *conditions]", "wanted = [*conditions]"),),
+        (f"{UPLOADER}::test_an_owner_of_the_past_can_describe_nothing",),
+    ),
+    Mutant(
+        "upload-read-back",
+        "the look at an object after it was sent",
+        "src/icestream/cloud/object_maker.py",
+        (("            self._read_back(descriptor)\n        except", "            pass\n        except"),),
+        (f"{UPLOADER}::test_an_object_that_the_store_garbled_is_not_described_but_sent_again",),
+    ),
+    Mutant(
+        "offset-reservation",
+        "the limit of reserved offsets",
+        "src/icestream/wal/log.py",
+        (("payload.message_count > self.offset_limit:", "payload.message_count > NO_LIMIT:"),),
+        ("tests/integration/cloud/test_uploading.py::test_no_offset_is_given_out_before_it_is_reserved",),
+    ),
+    Mutant(
+        "prune-read-back",
+        "the look at cloud objects before the log relies on them",
+        "src/icestream/storage/retention.py",
+        (("        return min(below, confirmed_end(cloud, below))\n", "        return below\n"),),
+        (
+            "tests/integration/cloud/test_retention.py::test_an_object_that_was_lost_in_the_store_keeps_its_messages_in_the_log",
+        ),
     ),
 )
 
