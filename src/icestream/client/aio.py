@@ -89,6 +89,9 @@ class Client:
     ) -> pa.Table:
         return await asyncio.to_thread(functools.partial(self._client.read, topic, start, end, **options))
 
+    async def sql(self, query: str, *, fresh: bool = True) -> pa.Table:
+        return await asyncio.to_thread(functools.partial(self._client.sql, query, fresh=fresh))
+
     async def create_topic(
         self, topic: str | TopicName, schema: pa.Schema | None = None, **options: Any
     ) -> TopicDescription:

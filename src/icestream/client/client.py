@@ -26,6 +26,7 @@ from icestream.client.pipeline import PipelineCalls
 from icestream.client.positions import Start, position_of
 from icestream.client.producer import Producer
 from icestream.client.publisher import Publisher
+from icestream.client.sql import SqlCalls
 from icestream.client.subscription import Subscription
 from icestream.client.subscription_acks import Acks
 from icestream.client.subscription_admin import SubscriptionAdmin, subscription_fields
@@ -44,7 +45,7 @@ _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
 
 
-class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls):
+class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
     """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.

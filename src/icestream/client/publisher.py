@@ -33,6 +33,7 @@ _JOIN_TIMEOUT_S = 2.0
 _TOGETHER_BATCHES = 128
 _TOGETHER_BYTES = 256 * 1024
 """Most that several producers' batches may have to be written as one."""
+_SEVERAL = 2
 _GATHER_S = 0.001
 """How long producers that were answered together wait for each other: less than the answers took."""
 
@@ -55,8 +56,10 @@ class Publisher:
         self._stream: PublishStream | None = None
         self._want_stream = False
         self._writing = False
-        self._gathering = 0
-        """So many producers were answered together and may be about to send again."""
+        self._awaited: set[Outbox] = set()
+        """Were answered together, and may be about to send again."""
+        self._gathered: list[Outbox] = []
+        """Those of them that did, and wait for the others."""
         self._gather_until = 0.0
         self._connect_at = 0.0
         self._check_at = 0.0
@@ -82,6 +85,7 @@ class Publisher:
         """Forget the producer; what it has not got acknowledged fails with `error`."""
         with self.lock:
             self._outboxes.discard(outbox)
+            self._awaited.discard(outbox)
             afterwards = self._abandon(outbox, error)
         _call(afterwards)
 
@@ -94,9 +98,8 @@ class Publisher:
 
     def begin(self, outbox: Outbox, now: float) -> list[PendingBatch]:
         """What the calling thread has to `write` once it has let the lock go; where it is nothing, it will be done."""
-        if self._gathering and not self._writing:
-            self.schedule(outbox)
-            return self._next_batches(now) if len(self._ready) >= self._gathering else []
+        if outbox in self._awaited and now < self._gather_until:
+            return self._gather(outbox, now)
         if self._stream is None or self._writing or self._ready:
             self.schedule(outbox)
             return []
@@ -106,14 +109,32 @@ class Publisher:
         self._writing = True
         return [batch]
 
+    def _gather(self, outbox: Outbox, now: float) -> list[PendingBatch]:
+        """Wait for the others that were answered with this producer; the last one to come writes for all."""
+        self._awaited.discard(outbox)
+        if not outbox.scheduled:
+            outbox.scheduled = True
+            self._gathered.append(outbox)
+        if not self._awaited:
+            self._end_gathering()
+            if self._stream is not None and not self._writing:
+                return self._next_batches(now)
+        if len(self._gathered) < _SEVERAL:
+            self._notify()  # later it knows until when to wait
+        return []
+
+    def _end_gathering(self) -> None:
+        self._awaited.clear()
+        self._ready += self._gathered
+        self._gathered = []
+
     def schedule(self, outbox: Outbox) -> None:
         """Let the sender thread look at it."""
         if not outbox.scheduled:
             outbox.scheduled = True
             self._ready.append(outbox)
             self._want_stream = True
-            if not self._gathering or len(self._ready) == 1:  # else it knows already until when to wait
-                self._notify()
+            self._notify()
 
     def seal_at(self, when: float, outbox: Outbox, batch: PendingBatch) -> None:
         if self._timers.add(when, outbox, batch):
@@ -201,7 +222,9 @@ class Publisher:
                         self.schedule(outbox)
                     afterwards = self._give_up_stalled(now)
                     connect = self._stream is None and self._want_stream and now >= self._connect_at
-                    batches = self._next_batches(now) if not self._gathering or now >= self._gather_until else []
+                    if self._gathered and now >= self._gather_until:
+                        self._end_gathering()
+                    batches = self._next_batches(now)
                     if connect or batches or afterwards:
                         break
                     self._sleep(now)
@@ -212,7 +235,6 @@ class Publisher:
 
     def _next_batches(self, now: float) -> list[PendingBatch]:
         """The next producer's batch, and small ones of those in turn behind it that publish to the same topic."""
-        self._gathering = 0
         first = self._next_batch(now)
         if first is None:
             return []
@@ -253,7 +275,7 @@ class Publisher:
     def _sleep(self, now: float) -> None:
         due = self._timers.next()
         until = [] if due is None else [due]
-        if self._gathering and self._ready:
+        if self._gathered:
             until.append(self._gather_until)
         if self._stream is None and self._want_stream:
             until.append(self._connect_at)
@@ -321,6 +343,7 @@ class Publisher:
     def _lose_stream(self, error: IcestreamError) -> Afterwards:
         self._stream = None
         self._in_flight.clear()
+        self._end_gathering()
         self._last_error = error
         self._connect_at = time.monotonic() + self._backoff.next()
         afterwards: Afterwards = []
@@ -340,10 +363,16 @@ class Publisher:
         now = time.monotonic()
         with self.lock:
             answers = answer.get("answers", (answer,))
-            if len(answers) > 1:
-                self._gathering, self._gather_until = len(answers), now + _GATHER_S
+            if len(answers) >= _SEVERAL:
+                self._await_those_of(answers, now)
             afterwards = [call for each in answers for call in self._take_answer(each, now)]
         _call(afterwards)
+
+    def _await_those_of(self, answers: list[dict[str, Any]], now: float) -> None:
+        batches = (self._in_flight.get(answer["id"]) for answer in answers)
+        self._end_gathering()
+        self._awaited = {batch.owner for batch in batches if batch is not None}
+        self._gather_until = now + _GATHER_S
 
     def _take_answer(self, answer: dict[str, Any], now: float) -> Afterwards:
         batch = self._in_flight.pop(answer["id"], None)
@@ -359,6 +388,7 @@ class Publisher:
             self._check_at = now
             self._notify()
         elif outbox.sendable(now) or outbox.not_before > now:
+            self._awaited.discard(outbox)
             self.schedule(outbox)
         return self._finished(outbox, done)
 
