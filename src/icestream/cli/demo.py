@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from icestream.cli import story
 from icestream.cli.common import json_option, print_json
@@ -98,7 +99,7 @@ def _show(out: Console, figures: story.Figures, stored: int, kept: Path | None) 
     out.print(shown)
     checks = table("check", "expected", "found", "", numbers=("expected", "found"), title="Checks")
     for check in figures.checks:
-        verdict = "[green]ok[/green]" if check.ok else "[red]WRONG[/red]"
+        verdict = Text("ok", style="green") if check.ok else Text("WRONG", style="red")
         checks.add_row(check.what, _text(check.expected), _text(check.found), verdict)
     out.print(checks)
     out.print("Everything matches." if figures.ok else "Something does not match.")

@@ -6,9 +6,12 @@ from rich.table import Table
 
 
 def console(*, err: bool = False) -> Console:
-    """For tables and progress. Not a terminal: no colours, no wrapping to a width that nobody has."""
-    made = Console(stderr=err, highlight=False)
-    return made if made.is_terminal else Console(stderr=err, highlight=False, width=200, no_color=True)
+    """For tables and progress. Not a terminal: no colours, no wrapping to a width that nobody has.
+
+    Brackets are brackets, not markup: places in errors stand in them.
+    """
+    made = Console(stderr=err, highlight=False, markup=False)
+    return made if made.is_terminal else Console(stderr=err, highlight=False, markup=False, width=200, no_color=True)
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:

@@ -11,7 +11,7 @@ import structlog
 
 from icestream.model.errors import IcestreamError
 
-_DAMAGED_SECONDS = 60.0
+_DAMAGED_SECONDS = 5.0
 _AWAY_SECONDS = 2.0
 _MAX_PLACES = 1_024
 _log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icestream.model.clock import now_us
-from icestream.model.errors import DamagedError, IcestreamError
+from icestream.model.errors import DamagedError, IcestreamError, LogLostError
 from icestream.storage.record import StorageKind
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogState, time_at_offset
@@ -48,7 +48,7 @@ class TopicStats:
     upload_error: str | None = None
     """Why the last upload failed, if it did."""
     error: str | None = None
-    """Why the log cannot be used, if it cannot; the figures are then 0."""
+    """Why the log cannot be used, if it cannot, and the figures are 0 then; or why it takes no more messages."""
 
 
 def topic_stats(topic: Topic) -> TopicStats:
@@ -57,9 +57,11 @@ def topic_stats(topic: Topic) -> TopicStats:
     try:
         log = topic.log
     except DamagedError as error:
-        return TopicStats(name, LogState.DAMAGED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, error=str(error))
+        return _unusable(topic, LogState.DAMAGED.value, error)
+    except LogLostError as error:
+        return _unusable(topic, "lost", error)
     except IcestreamError as error:
-        return TopicStats(name, LogState.FAILED.value, 0, 0, 0, 0, 0, 0, 0, 0, None, error=str(error))
+        return _unusable(topic, LogState.FAILED.value, error)
     visible = log.visible
     last_time_us = visible.active.last_time_us or (visible.sealed[-1].footer.last_time_us if visible.sealed else 0)
     return TopicStats(
@@ -76,9 +78,15 @@ def topic_stats(topic: Topic) -> TopicStats:
         last_publish_time_us=last_time_us or None,
         snapshot_id=topic.committed.snapshot_id,
         storage=topic.record.storage,
+        error=log.taken_over,
         **table_figures(topic, log)._asdict(),
         **upload_figures(topic)._asdict(),
     )
+
+
+def _unusable(topic: Topic, state: str, error: IcestreamError) -> TopicStats:
+    nothing = (0,) * 8
+    return TopicStats(str(topic.name), state, *nothing, None, storage=topic.record.storage, error=str(error))
 
 
 class TableFigures(NamedTuple):

@@ -12,11 +12,12 @@ Offsets that may have been given to messages which nobody has any more are not u
 from pathlib import Path
 from typing import NamedTuple
 
+from icestream.model.errors import ConflictError
 from icestream.model.frame_bytes import encode, prepare
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, make_directories, write_all
 from icestream.wal.segment import HEADER_BYTES, PRODUCERS_SUFFIX, SegmentHeader, encode_header, segment_path
-from icestream.wal.stream import Checkpoint, StreamInfo
+from icestream.wal.stream import STREAM_FILE, Checkpoint, StreamInfo
 
 _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
 
@@ -50,6 +51,11 @@ def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, 
         start_offset=beginning.offset,
     ).save(files, aside)
     make_directories(files, directory.parent)
+    if files.exists(directory / STREAM_FILE):  # somebody has opened the topic meanwhile, and it may have messages
+        _remove(files, aside)
+        raise ConflictError(
+            "a log is there by now", operation="recover topic", place=str(directory), remedy="use it as it is"
+        )
     _remove(files, directory)
     files.replace(aside, directory)
     files.sync_directory(directory.parent)
