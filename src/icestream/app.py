@@ -19,6 +19,7 @@ from icestream import __version__
 from icestream.config import LogSettings, Settings
 from icestream.pipeline.maintenance.schedule import maintenance_schedule
 from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
+from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.flight import FlightDoor
 from icestream.server.http import HttpDoor, http_app
 from icestream.server.metrics import BrokerMetrics
@@ -37,6 +38,7 @@ class Broker:
         self.storage = IcebergStorage(settings)
         self.metrics = BrokerMetrics(self.storage)
         self.storage.on_commit = self.metrics.committed
+        self._queries = QueryEngine(settings.query, BrokerTopics(self.storage))
         self._flight: FlightDoor | None = None
         self._resources = contextlib.ExitStack()
         self.doors: dict[str, str] = {}
@@ -50,7 +52,12 @@ class Broker:
             self.storage.table_watch.load()
             if server.flight_port >= 0:
                 self._flight = FlightDoor(
-                    self.storage, self.metrics, host=server.host, port=server.flight_port, version=__version__
+                    self.storage,
+                    self.metrics,
+                    host=server.host,
+                    port=server.flight_port,
+                    version=__version__,
+                    queries=self._queries,
                 )
                 resources.callback(self._close_flight, self._flight)
                 self.doors["flight"] = f"grpc://{server.host}:{self._flight.port}"
@@ -61,13 +68,40 @@ class Broker:
                     version=__version__,
                     ready=lambda: self.ready,
                     doors=lambda: self.doors,
+                    queries=self._queries,
                 )
                 http = HttpDoor(app, server.host, server.http_port)
                 http.start()
                 resources.callback(http.stop, server.shutdown_timeout_ms / 1000)
                 self.doors["http"] = http.address
+            self._open_otlp(resources)
             self._resources = resources.pop_all()
         self.ready = True
+
+    def _open_otlp(self, resources: contextlib.ExitStack) -> None:
+        """The doors for OpenTelemetry, where they are wanted and the libraries are there."""
+        server = self.settings.server
+        if server.otlp_grpc_port < 0 and server.otlp_http_port < 0:
+            return
+        if find_spec("ptars") is None or find_spec("opentelemetry") is None:
+            _log.info("no doors for OpenTelemetry", reason="icestream[telemetry] is not installed")
+            return
+        # Imported where it is wanted: the protocol's libraries are an extra, and take time and memory.
+        from icestream.server.otlp import GrpcDoor, Receiver, otlp_app  # noqa: PLC0415
+
+        receiver = Receiver(self.storage, self.metrics)
+        timeout = server.shutdown_timeout_ms / 1000
+        if server.otlp_grpc_port >= 0:
+            grpc = GrpcDoor(receiver, self.metrics, server.host, server.otlp_grpc_port)
+            grpc.start()
+            resources.callback(grpc.stop, timeout)
+            self.doors["otlp_grpc"] = grpc.address
+        if server.otlp_http_port >= 0:
+            app = otlp_app(receiver, self.metrics)
+            http = HttpDoor(app, server.host, server.otlp_http_port, setting="server.otlp_http_port")
+            http.start()
+            resources.callback(http.stop, timeout)
+            self.doors["otlp_http"] = http.address
 
     def _close_flight(self, door: FlightDoor) -> None:
         """Answer what was received, then close. A client that keeps an idle stream open is not waited for."""
@@ -105,7 +139,7 @@ def run(settings: Settings) -> None:
         signal.signal(number, stop)
     with Broker(settings) as broker, _pipeline_beside(broker):
         for door, address in broker.doors.items():
-            sys.stdout.write(f"{door:8} {address}\n")
+            sys.stdout.write(f"{door:9} {address}\n")
         sys.stdout.write(f"ready {json.dumps(broker.doors)}\n")
         sys.stdout.flush()
         # Python runs the handler of a signal in the main thread, when that wakes; a signal that one of Flight's threads

@@ -148,6 +148,8 @@ def test_a_lost_disk_is_recovered_and_what_was_not_uploaded_is_said_to_be_lost(
     shutil.rmtree(broker.data_dir)
     broker.start()
     assert "there is no such topic" in uploaded("topic", "describe", TOPIC, code=1).stderr
+    unsound = json.loads(uploaded("verify", "--all", "--json", code=1).stdout)
+    assert [(topic["topic"], topic["sound"]) for topic in unsound["topics"]] == [(TOPIC, False), ("e2e/raw", False)]
     told = uploaded("topic", "recover", TOPIC)
     assert f"{TOPIC} is live again: epoch 2" in told.stdout
     assert "the cloud has offsets 0 to 299, next 300 in 2 objects of" in told.stdout

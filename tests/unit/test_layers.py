@@ -12,6 +12,7 @@ ALLOWED = {
     "pyarrow.flight": {"server", "client", "bench"},
     "pyspark": {"pipeline", "spark"},
     "pyiceberg": {"table"},
+    "duckdb": {"query"},
     "starlette": {"server"},
     "uvicorn": {"server"},
     "click": {"cli"},

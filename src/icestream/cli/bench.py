@@ -172,10 +172,26 @@ def cloud(messages: int, message_bytes: int, upload_mb: int, acks: int, data: Pa
     _report("cloud", figures, as_json=as_json)
 
 
-def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool) -> None:
+@command.command(epilog="Example: icestream bench otlp --requests 1000")
+@click.option("--items", type=click.IntRange(1, 20_000), default=512, show_default=True, help="Of each request.")
+@click.option("--streams", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests open at once.")
+@click.option("--requests", type=click.IntRange(64), default=2_000, show_default=True, help="Of each signal.")
+@data_option
+@json_option
+def otlp(items: int, streams: int, requests: int, data: Path | None, as_json: bool) -> None:
+    """Spans and log records a second, acknowledged durably, through the OpenTelemetry door over gRPC."""
+    from icestream.bench.otlp import measure_otlp  # noqa: PLC0415 - it needs libraries that others need not have
+
+    def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_otlp(broker, items=items, streams=streams, requests=requests, progress=progress)
+
+    _run("otlp", measure, data, as_json=as_json, otlp=True)
+
+
+def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool, otlp: bool = False) -> None:
     with (
         _directory(data) as directory,
-        BrokerProcess(directory / "data") as broker,
+        BrokerProcess(directory / "data", otlp=otlp) as broker,
         _progress(name) as progress,
     ):
         figures = measure(broker, directory, progress)

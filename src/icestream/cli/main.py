@@ -21,6 +21,7 @@ COMMANDS = {
     "topic": "Make, list, change, recover and delete topics.",
     "produce": "Publish lines of a file or of stdin.",
     "consume": "Write a topic's messages to stdout.",
+    "sql": "Query topics with SQL.",
     "subscription": "Look at subscriptions, make, move and delete them.",
     "pipeline": "Turn the log into Iceberg tables with Spark.",
     "maintain": "Keep tables fast and small, with Iceberg's own procedures on Spark.",

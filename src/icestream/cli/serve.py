@@ -17,6 +17,8 @@ _PORT_HELP = "0 takes a free port, a negative number leaves the door shut."
 @click.option("--host", metavar="ADDRESS", help="Address that all doors bind to (server.host).")
 @click.option("--flight-port", type=int, metavar="N", help=f"Arrow Flight (server.flight_port). {_PORT_HELP}")
 @click.option("--http-port", type=int, metavar="N", help=f"HTTP (server.http_port). {_PORT_HELP}")
+@click.option("--otlp-grpc-port", type=int, metavar="N", help="OpenTelemetry over gRPC (server.otlp_grpc_port).")
+@click.option("--otlp-http-port", type=int, metavar="N", help="OpenTelemetry over HTTP (server.otlp_http_port).")
 @click.option("--no-pipeline", is_flag=True, help="Run no Spark pipeline beside the broker (pipeline.enabled).")
 @click.option("--master", metavar="URL", help="Spark master of the pipeline (pipeline.master).")
 def command(
@@ -25,6 +27,8 @@ def command(
     host: str | None,
     flight_port: int | None,
     http_port: int | None,
+    otlp_grpc_port: int | None,
+    otlp_http_port: int | None,
     no_pipeline: bool,
     master: str | None,
 ) -> None:
@@ -38,6 +42,8 @@ def command(
         "server.host": host,
         "server.flight_port": flight_port,
         "server.http_port": http_port,
+        "server.otlp_grpc_port": otlp_grpc_port,
+        "server.otlp_http_port": otlp_http_port,
         "pipeline.enabled": False if no_pipeline else None,
         "pipeline.master": master,
     }

@@ -80,8 +80,9 @@ def _tell(report: dict[str, Any]) -> None:
     click.echo(f"{topic} is live again: epoch {report['epoch']}, the next message gets offset {report['next_offset']}")
     for line in (*source_lines(report), *(f"found: {source}" for source in report["sources"])):
         click.echo(f"  {line}")
-    if warning := loss_line(report):
-        click.echo(f"warning: {topic}: {warning}", err=True)
+    for warning in (unreadable_line(report), loss_line(report)):
+        if warning:
+            click.echo(f"warning: {topic}: {warning}", err=True)
 
 
 def source_lines(report: dict[str, Any]) -> list[str]:
@@ -94,6 +95,14 @@ def source_lines(report: dict[str, Any]) -> list[str]:
         cloud = f"the cloud has {offsets_text(first, end)} in {held}"
     table = "there is no table of it" if committed is None else f"the table has {offsets_text(0, committed)}"
     return [cloud, table]
+
+
+def unreadable_line(report: dict[str, Any]) -> str | None:
+    """What was uploaded and cannot be read any more, if anything."""
+    if not report["unreadable"]:
+        return None
+    ranges = ", ".join(f"{first} to {end - 1}" for first, end in report["unreadable"])
+    return f"the offsets {ranges} cannot be read: their objects are gone or damaged, and no table has them"
 
 
 def loss_line(report: dict[str, Any]) -> str | None:

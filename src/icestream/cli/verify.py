@@ -1,6 +1,7 @@
 """`icestream verify`: proves that log, cloud and table hold the same messages."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,16 @@ from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.errors import DirectoryInUseError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.lock import LOCK_FILE, exclusive_directory
-from icestream.storage.verify import BrokerLogs, Clouds, DirectoryLogs, Finding, Logs, Verification, verify_topic
-from icestream.table import Tables
+from icestream.storage.verify import (
+    BrokerLogs,
+    Clouds,
+    DirectoryLogs,
+    Finding,
+    Logs,
+    Verification,
+    open_tables,
+    verify_topic,
+)
 
 _UNSEEN = "the broker keeps objects of it in the cloud, which were not checked: give the broker's own --config"
 
@@ -46,7 +55,8 @@ def command(
 
     The log is read through the broker, or, if none answers, from the files of the data directory. Where the log is
     pruned already the table is checked against the cloud, or alone. Cloud objects are looked for as the settings say
-    (--config). Exits with 1 if anything is wrong.
+    (--config), and so is what metadata store and object store know of topics whose log is lost. Exits with 1 if
+    anything is wrong.
     """
     if bool(topics) == everything:
         raise click.UsageError("Name topics, or give --all.")
@@ -60,14 +70,19 @@ def command(
     reports = []
     with (
         _logs(broker, settings) as logs,
-        contextlib.closing(Tables(settings)) as tables,
+        open_tables(settings) as tables,
         Clouds(settings) as clouds,
         _progress() as bar,
     ):
-        chosen = names or logs.topics()
+        missing = functools.cache(lambda: logs.missing(clouds))
+        chosen = names or sorted({*logs.topics(), *missing()})
         for number, topic in enumerate(chosen):
             progress = bar(f"{topic} ({number + 1} of {len(chosen)})")
-            reports.append(verify_topic(topic, logs.view, tables, progress, clouds.find))
+            reports.append(
+                verify_topic(
+                    topic, logs.view, tables, progress, clouds.find, missing=lambda topic: missing().get(topic)
+                )
+            )
             if not clouds.configured and logs.is_uploaded(topic):
                 reports[-1].notes.append(_UNSEEN)
     seconds = time.monotonic() - began

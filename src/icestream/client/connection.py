@@ -63,13 +63,13 @@ class Connection:
         answer: dict[str, Any] = json.loads(results[0].body.to_pybytes()) if results else {}
         return answer
 
-    def get(self, ticket: dict[str, Any]) -> Any:
+    def get(self, ticket: dict[str, Any], operation: str = "read") -> Any:
         """A reader of the ticket's stream. Errors of the broker show when it is read from."""
-        self.check_open("read")
+        self.check_open(operation)
         try:
             return self._client.do_get(fl.Ticket(json.dumps(ticket).encode()), self._stream)
         except (fl.FlightError, pa.ArrowException) as error:
-            raise self.typed(error, "read") from error
+            raise self.typed(error, operation) from error
 
     def put(self, schema: pa.Schema) -> tuple[Any, Any]:
         """A publishing stream: its writer, and the reader of its acknowledgements."""

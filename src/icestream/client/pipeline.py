@@ -61,9 +61,12 @@ class PipelineCalls:
 
     _connection: Connection
 
-    def backlog(self, topics: str = "*", *, mark: str | None = None, wait_ms: int = 0) -> BacklogAnswer:
+    def backlog(
+        self, topics: str = "*", *, mark: str | None = None, wait_ms: int = 0, timeout: float | None = None
+    ) -> BacklogAnswer:
         """What the topics that match hold; with a mark, those that moved since, waiting up to `wait_ms` for one."""
-        answer = self._connection.action("backlog", {"topics": topics, "mark": mark, "wait_ms": wait_ms or None})
+        fields = {"topics": topics, "mark": mark, "wait_ms": wait_ms or None}
+        answer = self._connection.action("backlog", fields, timeout_s=timeout)
         return BacklogAnswer(
             answer["mark"], answer["complete"], [TopicBacklog.from_json(fields) for fields in answer["topics"]]
         )

@@ -1,6 +1,6 @@
 """SQL over topics, run by the broker."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ class SqlCalls:
         except (fl.FlightError, pa.ArrowException) as error:
             raise self._connection.typed(error, "sql") from error
 
-    def sql_batches(self, query: str, *, fresh: bool = True) -> Iterator[pa.RecordBatch]:
+    def sql_batches(self, query: str, *, fresh: bool = True) -> Generator[pa.RecordBatch, None, None]:
         """Like `sql`, for results that do not fit into memory: batches, at least one, made while they are taken.
 
         Whoever stops taking them ends the query.
@@ -41,4 +41,4 @@ class SqlCalls:
             stream.cancel()
 
     def _query(self, query: str, *, fresh: bool) -> Any:
-        return self._connection.get({"sql": query, "fresh": fresh})
+        return self._connection.get({"sql": query, "fresh": fresh}, "sql")

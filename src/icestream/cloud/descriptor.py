@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, Self
 
 from icestream.model.errors import DamagedError
@@ -72,8 +72,8 @@ class ObjectDescriptor:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        fields: dict[str, Any] = json.loads(data)
-        return cls(**(fields | {"parts": tuple(Part(*part) for part in fields["parts"])}))
+        found = _known_fields(cls, json.loads(data))
+        return cls(**(found | {"parts": tuple(Part(*part) for part in found["parts"])}))
 
 
 def inline_index(index: SparseIndex) -> str | None:
@@ -110,7 +110,17 @@ class Head:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        return cls(**json.loads(data))
+        return cls.from_fields(json.loads(data))
+
+    @classmethod
+    def from_fields(cls, found: dict[str, Any]) -> Self:
+        return cls(**_known_fields(cls, found))
+
+
+def _known_fields(kind: type[ObjectDescriptor | Head], found: dict[str, Any]) -> dict[str, Any]:
+    """A later version may have written more; what it means is not needed here."""
+    known = {field.name for field in fields(kind)}
+    return {name: value for name, value in found.items() if name in known}
 
 
 def damaged_object(

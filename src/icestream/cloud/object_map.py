@@ -23,7 +23,10 @@ class ObjectMap:
     def __init__(self, registry: Descriptions) -> None:
         self._registry = registry
         self._lock = threading.Lock()
+        """Held briefly: never while the registry is read."""
         self._spans: tuple[Span, ...] | None = None
+        self._changes = 0
+        """Told here so far: what was read from the registry meanwhile may be older."""
 
     @property
     def is_known(self) -> bool:
@@ -66,18 +69,24 @@ class ObjectMap:
 
     def refresh(self) -> tuple[Span, ...]:
         """Read all of it anew, for who does not own the topic."""
-        with self._lock:
-            self._spans = tuple(_span(descriptor) for descriptor in self._registry.objects())
-            return self._spans
+        while True:
+            changes = self._changes
+            spans = tuple(_span(descriptor) for descriptor in self._registry.objects())
+            with self._lock:
+                if self._changes == changes:
+                    self._spans = spans
+                    return spans
 
     def forget(self) -> None:
         """What is known here may be wrong: the next use reads it anew."""
         with self._lock:
+            self._changes += 1
             self._spans = None
 
     def add(self, descriptor: ObjectDescriptor) -> None:
         """It was published. One that a look at the registry has found already is not there twice."""
         with self._lock:
+            self._changes += 1
             if self._spans is not None:
                 before = (span for span in self._spans if span.first_offset < descriptor.first_offset)
                 self._spans = (*before, _span(descriptor))
@@ -85,6 +94,7 @@ class ObjectMap:
     def remove_before(self, first_offset: int) -> None:
         """The objects before the one that begins there were taken off the record."""
         with self._lock:
+            self._changes += 1
             if self._spans is not None:
                 self._spans = tuple(span for span in self._spans if span.first_offset >= first_offset)
 

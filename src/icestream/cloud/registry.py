@@ -30,10 +30,11 @@ class Registry(Descriptions, Protocol):
     def owned(self) -> Head | None:
         """As this owner wrote it last; None before the claim, or when the last outcome is not known."""
 
-    def claim(self, head: Head) -> None:
+    def claim(self, head: Head) -> Head:
         """Begin to own the objects: the first head of a topic, or one with a higher epoch, or the same epoch again.
 
-        How far the topic is does not change by that; a head that has moved meanwhile is a retryable `ConflictError`.
+        Returns the head as it was written. How far the topic is does not change by that: a head that has moved
+        meanwhile is a retryable `ConflictError`. What others have reserved meanwhile stays reserved.
         """
 
     def refresh(self) -> Head:

@@ -82,7 +82,8 @@ class Uploader:
 
     def _settle(self) -> UploadNotes:
         """Bring notes and head together: the head is the truth."""
-        head = self._registry.refresh()
+        with self._changing:  # who is about to change the head goes by the one that was read before
+            head = self._registry.refresh()
         notes = self._notes_file.load()
         if notes is not None and notes.stream_id != self._stream_id:
             notes = None

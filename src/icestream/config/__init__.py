@@ -9,7 +9,7 @@ What it guarantees:
 - Secrets appear in no repr, error or listing.
 
 One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
-`subscriptions`, `cloud`)
+`subscriptions`, `query`, `cloud`)
 hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file;
 `layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
@@ -21,6 +21,7 @@ from icestream.config.load import Loaded, load_settings, load_with_origins
 from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
 from icestream.config.pipeline import PipelineSettings
+from icestream.config.query import QuerySettings
 from icestream.config.server import LogSettings, ServerSettings, TopicSettings
 from icestream.config.settings import Settings
 from icestream.config.show import to_tree, to_yaml
@@ -48,6 +49,7 @@ __all__ = [
     "ObjectStoreSettings",
     "PipelineSettings",
     "Problem",
+    "QuerySettings",
     "ReaderSettings",
     "RetentionSettings",
     "RotationSettings",

@@ -25,6 +25,8 @@ _BELONGS_TO = {
 }
 _CREDENTIALS = ("access_key", "profile", "role_arn", "credentials_json", "credentials_path", "account_key")
 
+_MAX_PARTS = 10_000  # that `s3` takes for one object
+
 
 class UploaderSettings(Section):
     """Ships durable parts of the log to cloud objects. Used by the uploader."""
@@ -42,8 +44,21 @@ class UploaderSettings(Section):
         default=2, ge=1, le=64, description="How many topics are uploaded at the same time."
     )
     shutdown_timeout_seconds: float = Field(
-        default=10.0, ge=0.0, le=3_600.0, description="How long a broker that stops may take for a last upload."
+        default=10.0,
+        ge=0.0,
+        le=3_600.0,
+        description="How long a broker that stops may take for a last upload and for giving offsets back.",
     )
+
+    def check_parts(self, cloud: "CloudSettings") -> None:
+        """Raise where a large object would have more parts than the store takes."""
+        limit = cloud.part_mb * _MAX_PARTS
+        if cloud.backend == "s3" and self.max_object_mb is not None and self.max_object_mb > limit:
+            refuse(
+                "uploader.max_object_mb",
+                f"cannot be more than {limit}: an object has at most {_MAX_PARTS:,} parts of cloud.part_mb "
+                f"({cloud.part_mb}) each",
+            )
 
 
 class CloudRetentionSettings(Section):

@@ -12,6 +12,7 @@ from icestream.config.fields import LocalPath, Section, refuse, union_members
 from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
 from icestream.config.pipeline import PipelineSettings
+from icestream.config.query import QuerySettings
 from icestream.config.server import LogSettings, ServerSettings, TopicSettings
 from icestream.config.subscriptions import SubscriptionSettings
 from icestream.config.table import (
@@ -64,6 +65,7 @@ class Settings(BaseSettings):
     subscriptions: SubscriptionSettings = Field(
         default=SubscriptionSettings(), description="Subscriptions and their consumers."
     )
+    query: QuerySettings = Field(default=QuerySettings(), description="SQL over topics.")
     uploader: UploaderSettings = Field(default=UploaderSettings(), description="Shipping the log to cloud objects.")
     cloud: CloudSettings = Field(default=CloudSettings(), description="The store for cloud objects.")
     telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="OpenTelemetry's tenants and topics.")
@@ -114,6 +116,8 @@ class Settings(BaseSettings):
     def _uploads_have_a_target(self) -> Self:
         if self.uploader.enabled and self.cloud.backend is None:
             refuse("uploader.enabled", "cannot be true while cloud.backend is unset: say where to upload")
+        if self.uploader.enabled:
+            self.uploader.check_parts(self.cloud)
         return self
 
 

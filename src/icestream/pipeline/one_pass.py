@@ -99,9 +99,18 @@ class Passes:
         if figures.topics:
             self._tell(figures)
         if chosen:
-            self.topics.look(seen=began)
+            self._look(began)
             self.topics.release_tables(self._settings.pipeline.max_pass_topics)
         return figures
+
+    def _look(self, began: float) -> None:
+        """What was done counts, also where nobody tells of more just now: who waits for more asks again."""
+        try:
+            self.topics.look(seen=began)
+        except IcestreamError as error:
+            if not self._sources.is_away:
+                raise
+            _log.warning("the broker cannot be asked", error=str(error))
 
     def _note_unreadable(self, figures: PassFigures) -> None:
         """Topics whose log the broker cannot open have nothing to be tried, but a reason to be seen."""

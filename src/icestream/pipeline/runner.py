@@ -9,7 +9,7 @@ its arrival. While messages wait for their time it asks at intervals, whether th
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +19,7 @@ from icestream.client import Client
 from icestream.client.backoff import Backoff
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
+from icestream.model.names import TopicName
 from icestream.pipeline.one_pass import Ends, JobRunner, Passes
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.sources import Sources
@@ -86,11 +87,15 @@ class Runner:
 
         What is published meanwhile is not waited for, nor is a topic that is deleted meanwhile and made again.
         """
-        self._look_at_all(stopping)
+        self._look(self.topics.look_at_all, stopping)
         ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
         streams = {state.backlog.stream_id for state in self.topics}
+        reached: dict[TopicName, int] = {}
         total = PassFigures()
         while not stopping.is_set():
+            if self._sources.is_away:
+                self._look(self.topics.look, stopping)
+            reached |= {state.backlog.topic: state.committed or 0 for state in self.topics}
             for made_again in [state for state in self.topics if state.backlog.stream_id not in streams]:
                 ends.pop(made_again.backlog.topic, None)
             progress(self._done(ends), sum(ends.values()))
@@ -101,14 +106,16 @@ class Runner:
                 break
             total.add(self.passes.run(ends))
         self._note_unreadable(total)
+        if self._sources.is_on_cloud and not stopping.is_set():
+            self._note_unreached(ends, reached, total)
         return total
 
-    def _look_at_all(self, stopping: threading.Event) -> None:
+    def _look(self, look: Callable[[], object], stopping: threading.Event) -> None:
         """A broker that does not answer is given its time, where the cloud can stand in for it then."""
         backoff = Backoff()
         while True:
             try:
-                self.topics.look_at_all()
+                look()
             except IcestreamError as error:
                 if not (error.retryable and self._sources.is_patient) or stopping.wait(backoff.next()):
                     raise
@@ -121,7 +128,8 @@ class Runner:
     def _is_left(self, state: TopicState, ends: Ends) -> bool:
         """Whether a topic has not reached its end and may still do so."""
         tries = _MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1
-        behind = (state.committed or 0) < ends.get(state.backlog.topic, 0)
+        end = min(ends.get(state.backlog.topic, 0), state.backlog.durable_end)
+        behind = (state.committed or 0) < end
         return behind and state.backlog.error is None and state.rest.failures < tries
 
     def _note_unreadable(self, total: PassFigures) -> None:
@@ -130,6 +138,14 @@ class Runner:
                 figures = total.of(state.backlog.topic)
                 figures.failures += 1
                 figures.error = state.backlog.error
+
+    def _note_unreached(self, ends: Ends, reached: Mapping[TopicName, int], total: PassFigures) -> None:
+        """The broker went away meanwhile, and the cloud does not have all that it told of."""
+        for topic, end in ends.items():
+            figures = total.of(topic) if reached.get(topic, 0) < end else None
+            if figures is not None and figures.error is None:
+                figures.failures += 1
+                figures.error = f"the broker is away, and the cloud does not have its messages up to {end}"
 
     def close(self) -> None:
         self.passes.close()

@@ -24,7 +24,9 @@ from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 5.0
-"""How often the cloud is looked into, and a broker that is away asked again."""
+"""How often the cloud is looked into, and a broker that is away asked again, counted from the end of a look."""
+_AGAIN_SECONDS = 5.0
+"""How long a broker that is away is given to answer."""
 
 
 class CloudSource:
@@ -43,7 +45,7 @@ class CloudSource:
         if mark == self._mark and left > 0:
             time.sleep(min(left, wait_ms / 1000))
             return BacklogAnswer(self._mark, complete=True, topics=[])
-        found = self._streams.find(topics)
+        found = self._streams.find(topics, anew=mark != self._mark)
         self._looked_at = self._clock()
         return BacklogAnswer(self._mark, complete=True, topics=list(found))
 
@@ -108,14 +110,20 @@ class Sources:
         """Whether a broker that does not answer is still waited for, before the cloud stands in for it."""
         return self._cloud is not None and not self.is_on_cloud
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the broker gave no answer the last time, and the cloud does not stand in for it yet."""
+        return self._away_since is not None and not self.is_on_cloud
+
     def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
         cloud = self._cloud
         if cloud is None:
             return self._client.backlog(topics, mark=mark, wait_ms=wait_ms)
         if not self.is_on_cloud or self._clock() - self._asked_at >= _LOOK_SECONDS:
-            self._asked_at = self._clock()
+            # Who has given no answer is not waited for as long again: a host that drops packets would hold up all.
+            timeout = _AGAIN_SECONDS + wait_ms / 1000 if self._away_since is not None else None
             try:
-                answer = self._client.backlog(topics, mark=mark, wait_ms=wait_ms)
+                answer = self._client.backlog(topics, mark=mark, wait_ms=wait_ms, timeout=timeout)
             except (UnavailableError, DeadlineError) as error:
                 self._note_away(error)
             else:
@@ -124,7 +132,7 @@ class Sources:
         return cloud.backlog(topics, mark=mark, wait_ms=wait_ms)
 
     def _note_away(self, error: UnavailableError | DeadlineError) -> None:
-        now = self._clock()
+        self._asked_at = now = self._clock()
         if self._away_since is None:
             self._away_since = now
         if now - self._away_since < self._timeout_seconds:

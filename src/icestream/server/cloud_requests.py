@@ -1,6 +1,5 @@
 """What every door asks of a topic's part in the cloud: ship it now, bring it back, list its objects."""
 
-import time
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -34,15 +33,21 @@ def flush_topic(storage: IcebergStorage, name: TopicName, wait_seconds: float, t
             place=str(name),
             remedy="set uploader.enabled beside cloud.backend and start the broker again",
         )
-    wanted = topic.log.durable_end if target is None else target
-    deadline = time.monotonic() + wait_seconds
+    durable_end = topic.log.durable_end
+    wanted = durable_end if target is None else target
+    if wanted > durable_end:
+        raise InvalidRequestError(
+            f"the target {wanted} lies past what is durable, which ends at {durable_end}",
+            operation="flush topic",
+            place=str(name),
+            remedy="leave it out, or give that of an earlier answer",
+        )
     uploaded = cloud.uploaded_end
-    while uploaded < wanted and (left := deadline - time.monotonic()) > 0:
+    if uploaded < wanted and wait_seconds > 0:
         try:
-            uploaded = cloud.flush(left)
+            uploaded = cloud.flush(wait_seconds)
         except DeadlineError:
             uploaded = cloud.uploaded_end
-            break
     return Flushed(str(name), wanted, uploaded, uploaded >= wanted)
 
 
@@ -63,7 +68,7 @@ def cloud_objects(storage: IcebergStorage, name: TopicName, after: int, limit: i
     """A page of a topic's objects by offset, and how far the topic is."""
     cloud = cloud_of(storage.topic(name), "list cloud objects")
     head = cloud.registry.head()
-    found = [one for one in cloud.registry.objects() if one.first_offset > after]
+    found = cloud.registry.page(after, limit + 1)
     page = found[:limit]
     return {
         "topic": str(name),

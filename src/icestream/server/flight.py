@@ -12,10 +12,12 @@ from pyarrow import flight
 
 from icestream.client.polling import SERVER, poll_directly
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, OverloadedError, UnavailableError
+from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.actions import Actions
 from icestream.server.flight_errors import flight_errors
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.publish_stream import PublishStream
+from icestream.server.query_stream import QueryStream, is_query
 from icestream.server.read_stream import ReadStream
 from icestream.server.subscribe_stream import SubscribeStreams
 from icestream.storage import IcebergStorage, Topic
@@ -26,13 +28,23 @@ _DOOR = "flight"
 class FlightDoor(flight.FlightServerBase):
     """Listens from the moment it is made."""
 
-    def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics, *, host: str, port: int, version: str) -> None:
+    def __init__(
+        self,
+        storage: IcebergStorage,
+        metrics: BrokerMetrics,
+        *,
+        host: str,
+        port: int,
+        version: str,
+        queries: QueryEngine | None = None,
+    ) -> None:
         self._storage = storage
         self._metrics = metrics
         self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
         self._stopping = threading.Event()
         self._actions = Actions(storage, version, metrics.pipeline)
         self._subscribers = SubscribeStreams(storage, metrics)
+        self._queries = queries or QueryEngine(storage.settings.query, BrokerTopics(storage))
         check_port(host, port)
         poll_directly(SERVER)
         super().__init__(f"grpc://{host}:{port}")
@@ -57,10 +69,15 @@ class FlightDoor(flight.FlightServerBase):
                 stream.finish(context.is_cancelled)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        def cancelled() -> bool:
+            return self._stopping.is_set() or bool(context.is_cancelled())
+
+        if is_query(ticket.ticket):
+            with flight_errors("sql"):
+                query = QueryStream(self._queries, ticket.ticket, cancelled)
+                return flight.GeneratorStream(query.schema, self._deliver_rows(query))
         with flight_errors("read"):
-            stream = ReadStream(
-                self._storage, ticket.ticket, lambda: self._stopping.is_set() or bool(context.is_cancelled())
-            )
+            stream = ReadStream(self._storage, ticket.ticket, cancelled)
             return flight.GeneratorStream(stream.schema, self._deliver(stream))
 
     def _deliver(self, stream: ReadStream) -> Iterator[Any]:
@@ -68,6 +85,10 @@ class FlightDoor(flight.FlightServerBase):
             yield from stream.chunks(self._metrics)
             if self._stopping.is_set():
                 raise UnavailableError("the broker is stopping", operation="read", remedy="connect again")
+
+    def _deliver_rows(self, query: QueryStream) -> Iterator[pa.RecordBatch]:
+        with flight_errors("sql"), self._stream():
+            yield from query.chunks()
 
     def do_exchange(
         self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any

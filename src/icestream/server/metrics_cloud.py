@@ -34,11 +34,13 @@ def cloud_metrics(reported: Iterable[Topic]) -> Iterator[Metric]:
     failing = GaugeMetricFamily(
         "icestream_topic_upload_failing", "1 while the last upload of the topic failed.", labels=["topic"]
     )
+    ask = True
     for topic in reported:
         if topic.cloud is None:
             continue
         name = [str(topic.name)]
-        figures = upload_figures(topic)
+        figures = upload_figures(topic, ask=ask)
+        ask = ask and figures.uploaded_offset is not None  # a store that is away is waited for once
         for field, family in families.items():
             if (value := getattr(figures, field)) is not None:
                 family.add_metric(name, value)

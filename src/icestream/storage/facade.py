@@ -26,7 +26,7 @@ from icestream.storage.budget import ByteBudget
 from icestream.storage.cloud import Cloud
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
-from icestream.storage.housekeeping import Periodic, keep_logs
+from icestream.storage.housekeeping import Periodic, keep_logs, stop_all
 from icestream.storage.lock import exclusive_directory
 from icestream.storage.message_stream import MessageStream
 from icestream.storage.publishing import Part, Publishing
@@ -112,7 +112,7 @@ class IcebergStorage:
         if cloud is not None:
             resources.callback(cloud.stop)
             cloud.start(lambda: [partial(getattr, topic, "log") for topic in topics.find()])
-        self.table_watch = TableWatch(self.settings, topics.find, topics.finish_deletes)
+        self.table_watch = TableWatch(self.settings, topics.find)
         resources.callback(self.table_watch.stop)
         self.table_watch.start()
         self.disk = Disk(wal.dir, wal.min_free_mb)
@@ -121,9 +121,13 @@ class IcebergStorage:
         self.retention = Retention(topics.find, self.settings, self.disk)
         pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
         disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)
-        for periodic in (keeper, pruner, disk_watch):
+        # On its own, for it waits for stores and the catalog; whoever deletes a topic wakes it.
+        deleter = Periodic("deleter", self.settings.reader.poll_interval_ms / 1000, topics.finish_deletes)
+        topics.hurry_deletes = deleter.hurry
+        regular = (keeper, pruner, disk_watch, deleter)
+        for periodic in regular:
             periodic.start()
-            resources.callback(periodic.stop)
+        resources.callback(stop_all, regular, self.settings.uploader.shutdown_timeout_seconds)
         resources.callback(self.retention.stop)
         self._subscriptions = Subscriptions(
             metadata,

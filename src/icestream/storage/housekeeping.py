@@ -1,8 +1,8 @@
 """Regular work on open logs: syncs in mode `interval`, checkpoints, rotation by age."""
 
 import threading
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Sequence
+from time import monotonic, perf_counter
 
 import structlog
 
@@ -14,7 +14,7 @@ _MAX_SHARE = 0.1
 
 
 class Periodic(threading.Thread):
-    """Calls `work` at intervals, but never for more than a share of the time."""
+    """Calls `work` at intervals, but never for more than a share of the time; again and again, whatever it raises."""
 
     def __init__(
         self, name: str, interval_seconds: float, work: Callable[[], object], *, max_share: float = _MAX_SHARE
@@ -24,18 +24,40 @@ class Periodic(threading.Thread):
         self._work = work
         self._max_share = max_share
         self._stopping = threading.Event()
+        self._wake = threading.Event()
 
     def run(self) -> None:
         pause = self._interval_seconds
-        while not self._stopping.wait(pause):
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._stopping.is_set():
+                return
             started = perf_counter()
-            self._work()
+            try:
+                self._work()
+            except Exception:  # noqa: BLE001 - it is needed for as long as the process lives
+                _log.exception("regular work failed", work=self.name)
             pause = max(self._interval_seconds, (perf_counter() - started) / self._max_share)
 
-    def stop(self) -> None:
+    def hurry(self) -> None:
+        """Do not wait for the interval to be over; once more if it is at work now."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Call `work` no more; it may be under way."""
         self._stopping.set()
-        if self.is_alive():
-            self.join()
+        self._wake.set()
+
+
+def stop_all(threads: Sequence[Periodic], timeout_seconds: float) -> None:
+    """End them. One that a slow store holds up for longer than that is left behind: it can be cut short anywhere."""
+    for thread in threads:
+        thread.end()
+    deadline = monotonic() + timeout_seconds
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, deadline - monotonic()))
 
 
 def keep_logs(logs: list[Log]) -> None:

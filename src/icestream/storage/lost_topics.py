@@ -5,16 +5,20 @@ import structlog
 from icestream.cloud.names import topic_prefix
 from icestream.metadata import MetadataStore
 from icestream.model.clock import Clock
-from icestream.model.errors import InvalidRequestError, LogLostError, UnavailableError
+from icestream.model.errors import DeadlineError, IcestreamError, InvalidRequestError, LogLostError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.reader import ReadContext
+from icestream.storage.brief import BriefCalls
 from icestream.storage.cloud import Cloud
-from icestream.storage.cloud.found import find_streams
+from icestream.storage.cloud.found import TopicFile, find_streams
 from icestream.storage.cloud.recovery import MakeLog, RecoveryReport, TopicRecovery
 from icestream.storage.logs import Logs
 from icestream.storage.record import TopicRecord
+from icestream.wal.stream import StreamInfo
 
 _RECOVER = "recover topic"
+_LOOK_SECONDS = 2.0
+"""How long a new topic waits for the object store, which may be tried again for a minute where it is away."""
 _log = structlog.get_logger(__name__)
 
 
@@ -27,31 +31,47 @@ class LostTopics:
         self._cloud = cloud
         self._reading = reading
         self._clock = clock
+        self._looks = BriefCalls(_LOOK_SECONDS)
 
     def in_cloud(self) -> set[TopicName]:
         """The topics that the object store has anything of."""
         return {stream.topic for stream in find_streams(self._cloud.store)} if self._cloud is not None else set()
 
-    def check_new(self, name: TopicName) -> None:
-        """Raise where a new topic would take the place of one that was lost with all its records.
+    def found_instead_of(self, name: TopicName) -> IcestreamError | None:
+        """The error where a new topic would take the place of one that was lost with all its records.
 
-        It would hide the lost one, and not fit its table.
+        It would hide the lost one, and not fit its table. A store that does not answer soon is not waited for.
         """
         if self._cloud is None:
-            return
+            return None
         store = self._cloud.store
         try:
-            found = next(iter(store.list(topic_prefix(name))), None)
-        except UnavailableError as error:
+            is_there = self._looks.run(lambda: next(iter(store.list(topic_prefix(name))), None) is not None)
+        except (UnavailableError, DeadlineError) as error:
             _log.warning("whether the cloud has a topic of this name is not known", topic=str(name), error=str(error))
-            return
-        if found is not None:
-            raise LogLostError(
-                f"{store.name} has messages of a topic of this name that this broker does not know",
-                operation="create topic",
-                place=str(name),
-                remedy=f"bring it back with `icestream topic recover {name}`; who does not want it deletes it then",
-            )
+            return None
+        if not is_there:
+            return None
+        return LogLostError(
+            f"{store.name} has messages of a topic of this name that this broker does not know",
+            operation="create topic",
+            place=str(name),
+            remedy=f"bring it back with `icestream topic recover {name}`; who does not want it deletes it then",
+        )
+
+    def record_of(self, stream: StreamInfo) -> TopicRecord:
+        """The record of a log that was found without one, with what the object store has noted of the topic."""
+        noted = None
+        if self._cloud is not None:
+            try:
+                noted = TopicFile.read(self._cloud.store, TopicName.parse(stream.topic), str(stream.stream_id))
+            except UnavailableError as error:
+                _log.warning(
+                    "retention and the like of a topic without a record could not be looked for: it has none now",
+                    topic=stream.topic,
+                    error=str(error),
+                )
+        return TopicRecord.from_stream(stream, self._clock(), noted.record if noted is not None else None)
 
     def check_uploaded(self, record: TopicRecord) -> None:
         """Raise where a log is to be made that has been there: it was uploaded, whatever the record says."""

@@ -46,7 +46,7 @@ class ReadOnlyStorage:
         where: "Filter | str | None" = None,
     ) -> StatelessReader:
         return StatelessReader(
-            self._find,
+            self.find_table,
             TopicName.parse(name),
             start or StartPosition.earliest(),
             self.settings.reader,
@@ -132,7 +132,8 @@ class ReadOnlyStorage:
     async def shutdown(self) -> None:
         await asyncio.to_thread(self.close)
 
-    def _find(self, name: TopicName) -> "TopicTable | None":
+    def find_table(self, name: TopicName) -> "TopicTable | None":
+        """A topic's table as the catalog has it now; None if there is none."""
         return None if self._is_nowhere() else self.tables.find(name)
 
     def _is_nowhere(self) -> bool:

@@ -17,6 +17,7 @@ from icestream.wal import StreamInfo
 
 FIRST_OWN_SCHEMA_ID = 1
 CHANGEABLE = frozenset({"ack", "retention_minutes", "retention_mb", "schema"})
+_UNKNOWN_TO_LOGS = ("created_us", "ack", "retention_minutes", "retention_mb", "partition_by", "sort_by")
 
 
 class AckLevel(Enum):
@@ -106,10 +107,10 @@ class TopicRecord:
         return cls(**(fields | lists))
 
     @classmethod
-    def from_stream(cls, stream: StreamInfo, created_us: int) -> Self:
-        """The record of a log that was found without one."""
+    def from_stream(cls, stream: StreamInfo, created_us: int, noted: "TopicRecord | None" = None) -> Self:
+        """The record of a log that was found without one; what a log does not know is as was noted elsewhere."""
         versions = [schema for _, schema in sorted(stream.schemas.items())]
-        return cls(
+        record = cls(
             topic=stream.topic,
             stream_id=str(stream.stream_id),
             created_us=created_us,
@@ -118,6 +119,9 @@ class TopicRecord:
             older_schemas=tuple(versions[:-1]),
             storage=stream.storage,
         )
+        if noted is None or noted.stream_id != record.stream_id:
+            return record
+        return replace(record, **{name: getattr(noted, name) for name in _UNKNOWN_TO_LOGS})
 
     def to_stream(self) -> StreamInfo:
         return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=self.schemas(), storage=self.storage)

@@ -12,6 +12,7 @@ While the disk is full the limits do not matter: every segment whose messages ar
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ import structlog
 
 from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
 from icestream.model.clock import Clock, now_us
-from icestream.model.errors import IcestreamError, UnavailableError
+from icestream.model.errors import UnavailableError
 from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.disk import Disk
@@ -31,7 +32,30 @@ _DAY_US = 24 * 60 * _MINUTE_US
 _MB = 1_000_000
 _MAX_SWEEPS = 100
 """Topics that one round looks for orphans of."""
+_CATALOG = "catalog"
+_CLOUD = "object store, or the records about objects"
 _log = structlog.get_logger(__name__)
+
+
+class _StillAwayError(Exception):
+    """A store that is needed turned out to be away earlier in the round."""
+
+
+class Stores:
+    """What a round has asked: a store that is away would be waited for, for each topic anew, and is asked once."""
+
+    def __init__(self) -> None:
+        self._away: set[str] = set()
+
+    @contextmanager
+    def asking(self, store: str) -> Iterator[None]:
+        if store in self._away:
+            raise _StillAwayError
+        try:
+            yield
+        except UnavailableError:
+            self._away.add(store)
+            raise
 
 
 class Retention:
@@ -71,9 +95,10 @@ class Retention:
         """Remove what cut-short removals have left: of each topic when it is first seen, and then once a day."""
         due = islice((topic for topic in self._each() if self._is_due(topic, now_us)), _MAX_SWEEPS)
 
-        def sweep(topic: Topic) -> int:
+        def sweep(topic: Topic, stores: Stores) -> int:
             assert topic.cloud is not None
-            removed = remove_orphans(topic.cloud)
+            with stores.asking(_CLOUD):
+                removed = remove_orphans(topic.cloud)
             self._swept[topic.cloud] = now_us
             if removed:
                 _log.info("left-over objects removed", topic=topic.record.topic, objects=removed)
@@ -91,18 +116,18 @@ class Retention:
 def prune_logs(topics: Iterable[Topic], settings: RetentionSettings, now_us: int) -> int:
     """One round over the open logs; how many segments went."""
 
-    def prune(topic: Topic) -> int:
+    def prune(topic: Topic, stores: Stores) -> int:
         own = topic.record if topic.record.has_table else None
         minutes = (own and own.retention_minutes) or settings.time_minutes
         megabytes = (own and own.retention_mb) or settings.size_mb
-        return _prune(topic, minutes, megabytes, now_us)
+        return _prune(topic, stores, minutes, megabytes, now_us)
 
     return _total(topics, prune)
 
 
 def make_room(topics: Iterable[Topic]) -> int:
     """Give up all that is elsewhere, whatever the limits; how many segments went."""
-    return _total(topics, lambda topic: _prune(topic, 0, 0, now_us()))
+    return _total(topics, lambda topic, stores: _prune(topic, stores, 0, 0, now_us()))
 
 
 def _oldest_us(topic: Topic) -> int:
@@ -111,34 +136,41 @@ def _oldest_us(topic: Topic) -> int:
     return sealed[0].footer.last_time_us if sealed else 0
 
 
-def _prune(topic: Topic, minutes: int | None, megabytes: int | None, now_us: int) -> int:
+def _prune(topic: Topic, stores: Stores, minutes: int | None, megabytes: int | None, now_us: int) -> int:
     log = topic.opened_log
     if log is None or not log.revive():  # a full disk may have stopped it, and keeps out the append that revives it
         return 0
     if topic.cloud is not None and not topic.record.has_table:
-        log.rotate_past(topic.cloud.objects.first_offset or 0)  # else the log of a quiet topic would keep it for long
-    below = _elsewhere_below(topic, log, minutes, megabytes, now_us)
+        with stores.asking(_CLOUD):
+            gone = topic.cloud.objects.first_offset or 0
+        log.rotate_past(gone)  # else the log of a quiet topic would keep it for long
+    below = _elsewhere_below(topic, log, stores, minutes, megabytes, now_us)
     count = log.prune(below) if below > log.start_offset else 0
     if count:
         _log.info("segments removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
     return count
 
 
-def _elsewhere_below(topic: Topic, log: Log, minutes: int | None, megabytes: int | None, now_us: int) -> int:
+def _elsewhere_below(
+    topic: Topic, log: Log, stores: Stores, minutes: int | None, megabytes: int | None, now_us: int
+) -> int:
     """The offset below which segments may go, everything in them having been read back from where it stays."""
     has_table, cloud = topic.record.has_table, topic.cloud
     if cloud is None and not has_table:
         return log.start_offset
     relies_on_cloud = cloud is not None and (cloud.uploads or not has_table)
     ends = [topic.committed.offset or 0] if has_table else []
+    gone = 0
     if cloud is not None and relies_on_cloud:
-        ends.append(cloud.uploaded_end)
-    gone = (cloud.objects.first_offset or 0) if cloud is not None and not has_table else 0
+        with stores.asking(_CLOUD):
+            ends.append(cloud.uploaded_end)
+            gone = (cloud.objects.first_offset or 0) if not has_table else 0
     below = prunable_below(
         log, committed=min(ends), minutes=minutes, megabytes=megabytes, now_us=now_us, expired_below=gone
     )
     if cloud is not None and relies_on_cloud and below > log.start_offset:
-        return min(below, confirmed_end(cloud, below))
+        with stores.asking(_CLOUD):
+            return min(below, confirmed_end(cloud, below))
     return below
 
 
@@ -164,11 +196,13 @@ def prunable_below(
 def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now_us: int) -> int:
     """One round over the topics whose objects are this broker's; how many objects went."""
 
-    def prune(topic: Topic) -> int:
+    def prune(topic: Topic, stores: Stores) -> int:
         cloud = topic.cloud
         if cloud is None or cloud.registry.owned is None:
             return 0
-        count = remove_objects(cloud, _expired_below(topic, cloud, settings, now_us), now_us)
+        below = _expired_below(topic, cloud, stores, settings, now_us)
+        with stores.asking(_CLOUD):
+            count = remove_objects(cloud, below, now_us)
         if count:
             first = cloud.objects.first_offset
             _log.info("objects removed", topic=topic.record.topic, objects=count, start_offset=first)
@@ -177,28 +211,33 @@ def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now
     return _total(topics, prune)
 
 
-def _expired_below(topic: Topic, cloud: TopicCloud, settings: CloudRetentionSettings, now_us: int) -> int:
-    record, spans = topic.record, cloud.objects.spans
+def _expired_below(
+    topic: Topic, cloud: TopicCloud, stores: Stores, settings: CloudRetentionSettings, now_us: int
+) -> int:
+    record = topic.record
+    with stores.asking(_CLOUD):
+        spans = cloud.objects.spans
     if not record.has_table:
         own, size = record.retention_minutes, record.retention_mb
         return expired_below(spans, safe_end=None, minutes=own, megabytes=size, now_us=now_us)
     minutes, megabytes = settings.time_minutes, settings.size_mb
-    known, first = topic.committed.offset or 0, cloud.objects.first_offset or 0
+    known, first = topic.committed.offset or 0, spans[0].first_offset if spans else 0
     if expired_below(spans, safe_end=known, minutes=minutes, megabytes=megabytes, now_us=now_us) <= first:
         return 0
-    table = topic.find_table()  # what is deleted for good is deleted by what the catalog says now
+    with stores.asking(_CATALOG):
+        table = topic.find_table()  # what is deleted for good is deleted by what the catalog says now
     committed = table.ledger.committed_offset if table is not None else 0
     return expired_below(spans, safe_end=committed, minutes=minutes, megabytes=megabytes, now_us=now_us)
 
 
-def _total(topics: Iterable[Topic], work: Callable[[Topic], int]) -> int:
-    """What the work comes to over topics. One that fails holds up no other; a store that is away is so for all."""
-    total = 0
+def _total(topics: Iterable[Topic], work: Callable[[Topic, Stores], int]) -> int:
+    """What the work comes to over topics. One that fails holds up no other, nor does a store that others need not."""
+    total, stores = 0, Stores()
     for topic in topics:
         try:
-            total += work(topic)
-        except IcestreamError as error:
+            total += work(topic, stores)
+        except _StillAwayError:
+            continue
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other topics have nothing to do with it
             _log.warning("retention failed", topic=topic.record.topic, error=str(error))
-            if isinstance(error, UnavailableError):
-                break
     return total

@@ -121,10 +121,11 @@ class UploadFigures(NamedTuple):
     upload_error: str | None = None
 
 
-def upload_figures(topic: Topic) -> UploadFigures:
+def upload_figures(topic: Topic, *, ask: bool = True) -> UploadFigures:
     """What the cloud holds of a topic, and how far it is behind the log; nothing without an object store.
 
-    A broker that only reads what lies there, and uploads nothing, has no lag and no uploads.
+    A broker that only reads what lies there, and uploads nothing, has no lag and no uploads. It asks the metadata store
+    for the rest the first time, unless it is told not to.
     """
     cloud = topic.cloud
     if cloud is None:
@@ -132,6 +133,8 @@ def upload_figures(topic: Topic) -> UploadFigures:
     try:
         status = cloud.status
         if status is None:
+            if not ask and not cloud.objects.is_known:
+                return UploadFigures()
             size = sum(span.size for span in cloud.objects.spans)
             return UploadFigures(cloud.uploaded_end, cloud_objects=len(cloud.objects.spans), cloud_bytes=size)
     except IcestreamError as error:

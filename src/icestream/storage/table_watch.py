@@ -36,10 +36,9 @@ Waiter = Callable[[Committed | IcestreamError], None]
 
 
 class TableWatch:
-    def __init__(self, settings: Settings, topics: Callable[[], list[Topic]], on_poll: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, topics: Callable[[], list[Topic]]) -> None:
         self._settings = settings
         self._topics = topics
-        self._on_poll = on_poll
         self._interval_seconds = settings.reader.poll_interval_ms / 1000
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -184,8 +183,6 @@ class TableWatch:
                 poll_at = monotonic() + max(self._interval_seconds, (monotonic() - started) / _MAX_SHARE)
 
     def _round(self, hinted: set[TopicName], *, polling: bool) -> None:
-        if polling:
-            self._on_poll()
         for topic in self._topics():
             if not topic.record.has_table:
                 continue

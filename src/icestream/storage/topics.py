@@ -24,8 +24,9 @@ from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, stream_
 from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.reader import ReadContext
-from icestream.storage.cloud import Cloud
+from icestream.storage.cloud import Cloud, MetadataRegistry
 from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.cloud.reservation import LoneReservation
 from icestream.storage.logs import Logs
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import AckLevel, StorageKind, TopicRecord, check_positive, check_storage
@@ -33,6 +34,8 @@ from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
 from icestream.wal.restore import Beginning
 
+_PATIENCE_SECONDS = 5.0
+"""How long a deletion is waited for before it goes on alone."""
 _log = structlog.get_logger(__name__)
 
 
@@ -58,7 +61,11 @@ class Topics:
         self._clock = clock
         self._lost = LostTopics(self._logs, metadata, cloud, self._reading, clock)
         self._unfinished: dict[TopicName, TopicRecord] = {}
-        """Deleted, but for the table and the record."""
+        """Deleted, but for the table, the objects and the record."""
+        self._reasons: dict[TopicName, str] = {}
+        """Why they were not finished when it was tried last."""
+        self.hurry_deletes: Callable[[], None] | None = None
+        """Set by who calls `finish_deletes` now and then, to be told when there is something new to do."""
         self.on_deleted: Callable[[Topic], None] = lambda _: None
         """Called when a topic cannot be used any more, and its name not yet."""
         self._finishing = threading.Lock()
@@ -67,8 +74,11 @@ class Topics:
         """Held while records change, which takes as long as the metadata store takes."""
         self._recovering = threading.Lock()
         """Held while a topic is recovered, one at a time."""
+        self._in_recovery: TopicName | None = None
         self._lock = threading.Lock()
         """Guards what is known here, briefly."""
+        self._tried = threading.Condition(self._lock)
+        """Told when a deletion was finished, or could not be."""
         self._topics: dict[TopicName, Topic] = {}
         self._load()
 
@@ -130,19 +140,16 @@ class Topics:
             storage=StorageKind.parse(storage or StorageKind.TABLE.value).value,
         )
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
-        self._make_way(name)
+        lost = self._make_way(name)
         with self._changing:
             if name in self._unfinished:
-                raise TopicExistsError(
-                    "the topic of this name is being deleted, and the catalog did not let its table go yet",
-                    operation="create topic",
-                    place=str(name),
-                    remedy="try again when the catalog can be reached",
-                )
+                raise self._being_deleted(name)
             if name in self._topics:
                 if if_not_exists:
                     return self._topics[name]
                 raise TopicExistsError("the topic exists already", operation="create topic", place=str(name))
+            if lost is not None:
+                raise lost
             if len(self._topics) >= self._max_topics:
                 raise LimitReachedError(
                     f"there are {len(self._topics)} topics already",
@@ -162,12 +169,25 @@ class Topics:
                 return topic
             return self._know(record)
 
-    def _make_way(self, name: TopicName) -> None:
-        """Finish the deletion of a topic that had the name, and do not take that of a lost one."""
+    def _make_way(self, name: TopicName) -> IcestreamError | None:
+        """Finish the deletion of a topic that had the name; the error if the name is that of a lost one.
+
+        It is one only where nobody has made the topic meanwhile.
+        """
         if name in self._unfinished:
-            self.finish_deletes()
+            self._try_to_finish(name)
         if name not in self._topics and name not in self._unfinished:
-            self._lost.check_new(name)
+            return self._lost.found_instead_of(name)
+        return None
+
+    def _being_deleted(self, name: TopicName) -> TopicExistsError:
+        reason = self._reasons.get(name, "it takes its time")
+        return TopicExistsError(
+            f"the topic of this name is being deleted, and not all of it is gone yet: {reason}",
+            operation="create topic",
+            place=str(name),
+            remedy="it goes on by itself; try again later",
+        )
 
     def _take_in(self, name: TopicName) -> Topic:
         """A topic that is in the metadata store and was not known here."""
@@ -193,6 +213,7 @@ class Topics:
         if "schema" in changes:
             _ = topic.log  # opened before the lock is taken: a first opening changes the record too
         with self._changing:
+            self._check_not_in_recovery(topic.name, "update topic")
             entry = self._metadata.get(keys.topic(topic.name))
             if entry is None:
                 raise TopicNotFoundError("there is no such topic", operation="update topic", place=str(topic.name))
@@ -213,13 +234,17 @@ class Topics:
         1. mark the record. *The next start goes on from here.*
         2. close the log, and let others know. *Nobody can use the topic any more.*
         3. set the log's directory aside and remove it.
-        4. drop the table. *While disk or catalog refuse, 3 and 4 are tried again now and then.*
+        4. drop the table, and remove what lies in the cloud. *While disk, catalog or object store refuse, 3 and 4 are
+           tried again now and then.*
         5. remove the record; only now the name is free.
+
+        What takes longer than a moment from 3 on is done when it has returned.
         """
         topic = self.get(name)
         with self._changing:
             if self._topics.get(topic.name) is not topic:
                 return topic
+            self._check_not_in_recovery(topic.name, "delete topic")
             record = topic.record.marked_for_deletion(keep_table=keep_table)
             self._metadata.put(keys.topic(topic.name), record.to_bytes())
             with self._lock:
@@ -232,19 +257,43 @@ class Topics:
             _log.warning("what belongs to a deleted topic is still there", topic=record.topic, error=str(error))
         with self._lock:
             self._unfinished[topic.name] = record
-        self.finish_deletes()
+        self._try_to_finish(topic.name)
         return topic
 
+    def _try_to_finish(self, name: TopicName) -> None:
+        """Let a deletion be gone on with, and wait for that, but not for long."""
+        if self.hurry_deletes is None:
+            self.finish_deletes()
+            return
+        with self._tried:
+            self._reasons.pop(name, None)
+            self.hurry_deletes()
+            self._tried.wait_for(lambda: name not in self._unfinished or name in self._reasons, _PATIENCE_SECONDS)
+
     def finish_deletes(self) -> None:
-        """Steps 3 to 5 for what is marked; while the catalog or the metadata store is away they are left for later."""
-        for record in list(self._unfinished.values()):
+        """Steps 3 to 5 for what is marked, each once; while a store or the catalog is away they are left for later."""
+        seen: set[str] = set()
+        while (record := self._next_unfinished(seen)) is not None:
+            seen.add(record.stream_id)
             with self._finishing:
                 if self._unfinished.get(record.name) is not record:
                     continue  # somebody else was faster, and the name may be another topic's by now
+                reason = None
                 try:
                     self._finish(record)
                 except (IcestreamError, OSError) as error:
-                    _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=str(error))
+                    reason = str(error)
+                    _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=reason)
+            with self._tried:
+                if reason is not None:
+                    self._reasons[record.name] = reason
+                self._tried.notify_all()
+
+    def _next_unfinished(self, seen: set[str]) -> TopicRecord | None:
+        """One that was not seen yet; those that were never tried come first, for somebody may wait for them."""
+        with self._lock:
+            left = [record for record in self._unfinished.values() if record.stream_id not in seen]
+            return min(left, key=lambda record: record.name in self._reasons, default=None)
 
     def _finish(self, record: TopicRecord) -> None:
         self._logs.remove(record)
@@ -256,6 +305,7 @@ class Topics:
             self._metadata.delete(keys.topic(record.name))
             with self._lock:
                 del self._unfinished[record.name]
+                self._reasons.pop(record.name, None)
 
     def close(self) -> None:
         """Close every log; one that cannot be closed well does not keep the others from it."""
@@ -268,6 +318,18 @@ class Topics:
     # Logs, and what becomes of those that are lost
 
     def _open_log(self, record: TopicRecord) -> Log:
+        """Open a topic's log; where it is not uploaded any more, with offsets reserved for what comes."""
+        log = self._open_or_make_log(record)
+        if self._cloud is None or not self._cloud.uploads:
+            try:
+                registry = MetadataRegistry(self._metadata, record.name, record.stream_id)
+                LoneReservation(registry, log, self._clock).claim()
+            except BaseException:
+                log.close()
+                raise
+        return log
+
+    def _open_or_make_log(self, record: TopicRecord) -> Log:
         """Open a topic's log, or make it the first time.
 
         A note in the record follows before any message can be in the log: from then on one that is missing is lost.
@@ -308,7 +370,16 @@ class Topics:
     def recover(self, name: TopicName | str) -> RecoveryReport:
         """Make a topic live again whose log is lost; see `icestream.storage.cloud.recovery`."""
         name = TopicName.parse(name)
-        with self._recovering:
+        if not self._recovering.acquire(blocking=False):
+            raise ConflictError(
+                "a topic is being recovered, and only one is at a time",
+                operation="recover topic",
+                place=str(name),
+                remedy="try again when that is done",
+            )
+        try:
+            with self._changing:
+                self._in_recovery = name
             topic = self._topics.get(name)
             if topic is not None and topic.opened_log is not None:
                 raise nothing_to_recover(name)
@@ -316,7 +387,17 @@ class Topics:
                 raise TopicNotFoundError("the topic is being deleted", operation="recover topic", place=str(name))
             report = self._lost.recover(name, self._revive)
             _ = self.get(name).log
+        finally:
+            self._in_recovery = None
+            self._recovering.release()
         return report
+
+    def _check_not_in_recovery(self, name: TopicName, operation: str) -> None:
+        """Under `_changing`: a recovery writes the record too."""
+        if name == self._in_recovery:
+            raise ConflictError(
+                "the topic is being recovered", operation=operation, place=str(name), remedy="try again when it is back"
+            )
 
     def _revive(self, record: TopicRecord, beginning: Beginning) -> None:
         """Know the topic as it is from now on, and then make its log: whoever comes before that finds none."""
@@ -345,7 +426,7 @@ class Topics:
         for name in self._logs.found():
             if name in self._topics or not self._logs.is_there(name):
                 continue
-            record = TopicRecord.from_stream(self._logs.stream(name), self._clock())
+            record = self._lost.record_of(self._logs.stream(name))
             with contextlib.suppress(ConflictError):
                 self._metadata.create(keys.topic(record.name), record.to_bytes())
             self._topics[record.name] = self._topic(record)

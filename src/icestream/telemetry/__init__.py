@@ -4,6 +4,9 @@
 record or data point, by column and without objects a row. `to_request` turns such rows into a request again.
 `json_to_request` reads OTLP's JSON form. All three are pure functions.
 
+`ingest` brings requests into topics: `tenants` says whose they are, `limits` how much each may send, `combine` joins
+those that wait together, `topics` finds or makes where they go.
+
 Guarantees:
 
 - Nothing that a request says about an item is lost: a request made again from its rows equals the one that came, up to

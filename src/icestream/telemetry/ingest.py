@@ -2,12 +2,13 @@
 
 The order of steps for a request, each of which may refuse it with nothing stored:
 
-1. the sender is known (`Tenants.identify`, before the request's bytes are read)
-2. the bytes become rows, one request at a time: the decoders hold the interpreter anyway, and one at a time bounds the
-   memory they take
-3. the rows are divided by tenant, where a setting says how. Rows of tenants that the sender may not speak for, or that
-   are not known, are told as rejected; the others go on
-4. every tenant's rates are looked at, and only then counted
+1. the sender is known (`Tenants.identify`)
+2. its rate allows it
+3. the bytes become rows, in one thread at a time: the decoders hold the interpreter anyway, and one at a time bounds
+   the memory they take. Requests for the same topic that wait meanwhile go on together (`Combiner`)
+4. the rows are divided by tenant, where a setting says how. Rows of tenants that the sender may not speak for, or that
+   are not known, are told as rejected; the others go on. Here step 2 comes after this one: every tenant's rates are
+   looked at, and only then counted
 5. topics are found or made
 6. all parts are handed to their logs, and the answer waits until each is on disk. If one fails the request does: who
    sends it again stores the other parts twice, never none
@@ -15,6 +16,8 @@ The order of steps for a request, each of which may refuse it with nothing store
 
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,18 +26,25 @@ from icestream.config import Settings
 from icestream.model.errors import IcestreamError, InvalidNameError, TooLargeError
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.record import AckLevel
+from icestream.telemetry.combine import Combiner, Target
 from icestream.telemetry.convert import to_batch
 from icestream.telemetry.errors import TenantRefusedError
 from icestream.telemetry.limits import TenantLimits
 from icestream.telemetry.options import Options, Promoted, Source
+from icestream.telemetry.otlp_json import json_to_request
 from icestream.telemetry.signals import Signal
 from icestream.telemetry.tenants import Sender, Tenants
 from icestream.telemetry.topics import TelemetryTopics
 from icestream.wal import Append
 
 MAX_TENANTS_A_REQUEST = 100
+_MAX_REASON = 1000
+_MAX_JOINED_BYTES = 4 * 1024 * 1024
 _TENANT_COLUMN = "icestream.tenant"
 """The resource attribute that names the tenant, for the time between conversion and the log."""
+
+_Refused: TypeAlias = dict[str | None, tuple[int, IcestreamError]]
+"""How many rows of which tenant, and why."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Stored:
     """What became of a request."""
 
     rows: int
+    """Stored by the thread of this request, on behalf of others too or by none: their sum is right."""
     nbytes: int
     rejected: int = 0
     reason: str = ""
@@ -58,35 +69,60 @@ class Ingest:
         self._storage = storage
         self._topics = TelemetryTopics(storage, settings, self.options)
         self._limits = TenantLimits(settings)
-        self._converting = threading.Lock()
+        self._combiner = Combiner(partial(to_batch, options=self.options), self._publish_rows, _MAX_JOINED_BYTES)
         self.tenants = Tenants(settings, self._topics.has_tenant)
 
-    def store(self, signal: Signal, sender: Sender, request: bytes) -> Stored:
-        """Bring a serialized request into the log of its tenant, or tenants; returns when it is durable."""
-        with self._converting:
+    def store(self, signal: Signal, sender: Sender, request: bytes, *, is_json: bool = False) -> Stored:
+        """Bring a request, serialized or in JSON, into the log of its tenants; returns when it is durable."""
+        if self._by_attribute:
+            return self._store_divided(signal, sender, self._plain(signal, request, is_json=is_json))
+        assert sender.tenant is not None
+        self._limits.take({sender.tenant: len(request)})
+        target = Target(sender.tenant, sender.dataset, signal)
+        return Stored(*self._combiner.store(target, self._plain(signal, request, is_json=is_json)))
+
+    def _plain(self, signal: Signal, request: bytes, *, is_json: bool) -> bytes:
+        if not is_json:
+            return request
+        with self._combiner.converting:
+            return json_to_request(signal, request, self.options)
+
+    def _publish_rows(self, target: Target, rows: pa.RecordBatch) -> None:
+        topic = self._topics.get(*target)
+        self._storage.publish(topic, _fitted(rows, topic.body_schema), level=AckLevel.DISK)
+
+    def _store_divided(self, signal: Signal, sender: Sender, request: bytes) -> Stored:
+        with self._combiner.converting:
             batch = to_batch(signal, request, self._conversion)
         parts, refused = self._divide(batch, sender)
-        if not parts and refused:
+        self._limits.take({tenant: len(request) * part.num_rows // len(batch) for tenant, part in parts.items()})
+        found = self._find_topics(signal, sender, parts, refused)
+        if refused and not found:
             raise next(iter(refused.values()))[1]
-        total = max(1, batch.num_rows)
-        sizes = {tenant: len(request) * part.num_rows // total for tenant, part in parts.items()}
-        self._limits.take(sizes or ({sender.tenant: len(request)} if sender.tenant is not None else {}))
-        if parts:
-            self._publish([(self._topics.get(tenant, sender.dataset, signal), part) for tenant, part in parts.items()])
+        self._publish(found)
         return Stored(
-            sum(part.num_rows for part in parts.values()),
-            sum(part.nbytes for part in parts.values()),
-            sum(rows for rows, _ in refused.values()),
-            "; ".join(str(error) for _, error in refused.values()),
+            sum(rows.num_rows for _, rows in found),
+            sum(rows.nbytes for _, rows in found),
+            sum(count for count, _ in refused.values()),
+            "; ".join(dict.fromkeys(str(error) for _, error in refused.values()))[:_MAX_REASON],
         )
 
-    def _divide(
-        self, batch: pa.RecordBatch, sender: Sender
-    ) -> tuple[dict[str, pa.RecordBatch], dict[str, tuple[int, IcestreamError]]]:
+    def _find_topics(
+        self, signal: Signal, sender: Sender, parts: dict[str, pa.RecordBatch], refused: _Refused
+    ) -> list[tuple[Topic, pa.RecordBatch]]:
+        """Where the parts go; one that can never go anywhere joins the refused, so that it does not stop the others."""
+        found = []
+        for tenant, rows in parts.items():
+            try:
+                found.append((self._topics.get(tenant, sender.dataset, signal), rows))
+            except IcestreamError as error:
+                if error.retryable:
+                    raise
+                refused[tenant] = (rows.num_rows, error)
+        return found
+
+    def _divide(self, batch: pa.RecordBatch, sender: Sender) -> tuple[dict[str, pa.RecordBatch], _Refused]:
         """Rows by tenant, and by name the rows whose tenant is refused, with the reason."""
-        if not self._by_attribute:
-            assert sender.tenant is not None
-            return ({sender.tenant: batch} if batch.num_rows else {}), {}
         named = batch.column(batch.num_columns - 1)
         rows = batch.select(batch.schema.names[:-1])
         names = [name if name is not None else sender.tenant for name in pc.unique(named).to_pylist()]
@@ -99,15 +135,15 @@ class Ingest:
         if sender.tenant is not None and named.null_count:
             named = pc.fill_null(named, sender.tenant)
         parts: dict[str, pa.RecordBatch] = {}
-        refused: dict[str, tuple[int, IcestreamError]] = {}
+        refused: _Refused = {}
         for name in dict.fromkeys(names):
             chosen = pc.is_null(named) if name is None else pc.equal(named, name)
             part = rows if len(set(names)) == 1 else rows.filter(chosen)
             error = self._refusal(name, sender)
-            if error is None:
-                parts[str(name)] = part
+            if error is not None:
+                refused[name] = (part.num_rows, error)
             else:
-                refused[str(name)] = (part.num_rows, error)
+                parts[str(name)] = part
         return parts, refused
 
     def _refusal(self, name: str | None, sender: Sender) -> IcestreamError | None:
@@ -123,10 +159,6 @@ class Ingest:
         return None
 
     def _publish(self, parts: list[tuple[Topic, pa.RecordBatch]]) -> None:
-        if len(parts) == 1:
-            topic, rows = parts[0]
-            self._storage.publish(topic, _fitted(rows, topic.body_schema), level=AckLevel.DISK)
-            return
         waiting = threading.Semaphore(0)
         handed: list[Append] = []
         failure: IcestreamError | None = None
@@ -157,7 +189,7 @@ def options_of(settings: Settings) -> Options:
         promoted=tuple(Promoted(key, column, Source(source)) for source, key, column in telemetry.promoted),
         max_request_bytes=telemetry.max_request_bytes,
         max_rows=telemetry.max_request_rows,
-        max_batch_bytes=settings.server.max_batch_bytes,
+        max_batch_bytes=settings.server.max_batch_bytes * 15 // 16,  # the rest is for what a frame adds
     )
 
 

@@ -1,7 +1,7 @@
-"""How much a tenant may send: requests and bytes a second, by two buckets each that fill up with time.
+"""How much a tenant may send: requests and bytes a second, by a bucket of each that fills up with time.
 
-A bucket may be overdrawn by one request, and is then in debt until time has paid for it. So a request of any size passes
-once, long-term rates hold to the byte, and the time to wait is known exactly.
+A bucket may be overdrawn by one request, and is then in debt until time has paid for it. So a request of any size can
+pass, long-term rates hold to the byte, and the time to wait is known exactly.
 """
 
 import threading
@@ -13,7 +13,7 @@ from icestream.config import TelemetrySettings
 from icestream.telemetry.errors import RateLimitedError
 
 BURST_SECONDS = 2.0
-"""How long a tenant that was silent may send at twice the rate."""
+"""A tenant that was silent may send what these seconds allow at once."""
 
 
 class Bucket:

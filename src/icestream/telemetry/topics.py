@@ -34,7 +34,7 @@ class TelemetryTopics:
     def __init__(self, storage: IcebergStorage, settings: TelemetrySettings, options: Options) -> None:
         self._storage = storage
         self._max_topics = settings.max_topics_per_tenant
-        self._partition_by = () if settings.partition == "none" else (f"{settings.partition}(publish_time)",)
+        self._partition_by = () if settings.partition == "none" else (f"{settings.partition}(_publish_time)",)
         self._schemas = {signal: topic_schema(signal, options) for signal in Signal}
         self._making = threading.Lock()
 
@@ -69,12 +69,10 @@ class TelemetryTopics:
 
     def _check_room(self, name: TopicName) -> None:
         endings = tuple(map(str, Signal))
-        found = [
-            topic for topic in self._storage.topics.find(f"{name.namespace}/") if topic.name.name.endswith(endings)
-        ]
-        if len(found) >= self._max_topics:
+        count = sum(other.name.name.endswith(endings) for other in self._storage.topics.find(f"{name.namespace}/"))
+        if count >= self._max_topics:
             raise LimitReachedError(
-                f"the tenant has {len(found)} topics already",
+                f"the tenant has {count} topics already",
                 operation="publish telemetry",
                 place=name.namespace,
                 remedy="use fewer datasets, or raise telemetry.max_topics_per_tenant",

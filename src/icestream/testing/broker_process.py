@@ -19,13 +19,15 @@ from icestream.model.errors import UnavailableError
 _PREFIX = "ICESTREAM_"
 _READY = b"ready "
 _SHOWN_LOG_BYTES = 4000
+_OTLP_DOORS = ("otlp_grpc", "otlp_http")
 
 
 class BrokerProcess:
     """`icestream serve` on free ports of this machine, with nothing of the caller's own settings.
 
-    With `pipeline` the Spark pipeline runs beside it. `environ` gives settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`),
-    `arguments` more flags. What the broker logs is in `log_file`, by default `broker.log` in the data directory.
+    With `pipeline` the Spark pipeline runs beside it, with `otlp` the doors for OpenTelemetry are open. `environ` gives
+    settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`), `arguments` more flags. What the broker logs is in `log_file`, by
+    default `broker.log` in the data directory.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class BrokerProcess:
         environ: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         pipeline: bool = False,
+        otlp: bool = False,
         log_file: Path | None = None,
         start_timeout: float = 60.0,
         stop_timeout: float = 60.0,
@@ -45,6 +48,8 @@ class BrokerProcess:
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
         self._environ |= {f"{_PREFIX}PIPELINE__ENABLED": str(pipeline).lower(), **(environ or {})}
         self._arguments = list(arguments)
+        self._free_doors = ("flight", "http", *(_OTLP_DOORS if otlp else ()))
+        self._shut_doors = () if otlp else _OTLP_DOORS
         self._start_timeout = start_timeout
         self._stop_timeout = stop_timeout
         self._process: subprocess.Popen[bytes] | None = None
@@ -71,10 +76,12 @@ class BrokerProcess:
         assert not self.is_running, "the broker runs already"
         self._close()
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        ports = [f"--{door}-port={urlsplit(self.doors[door]).port if self.doors else 0}" for door in ("flight", "http")]
+        ports = {door: urlsplit(self.doors[door]).port if self.doors else 0 for door in self._free_doors}
+        ports |= dict.fromkeys(self._shut_doors, -1)
+        flags = [f"--{door.replace('_', '-')}-port={port}" for door, port in ports.items()]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "icestream.cli", "serve", f"--data={self.data_dir}", *ports, *self._arguments],
+                [sys.executable, "-m", "icestream.cli", "serve", f"--data={self.data_dir}", *flags, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from icestream.model.errors import ClosedError, DamagedError, IcestreamError, UnavailableError
+from icestream.model.errors import ClosedError, DamagedError, IcestreamError, StaleEpochError, UnavailableError
 from icestream.model.frame_bytes import Bytes, Payload, encode
 from icestream.model.frames import Frame
 from icestream.wal.append import Append
@@ -57,6 +57,8 @@ class Log:
         """Called, by the thread that commits, when the durable end has moved or a segment was sealed; quick ones."""
         self.offset_limit = NO_LIMIT
         """No message gets this offset or a higher one. Whoever reserves offsets elsewhere moves it ahead."""
+        self.taken_over: str | None = None
+        """How it is known that another owner goes on with the topic; it gives no offset out any more then."""
         self._commits = GroupCommit(
             commit=self._commit,
             failed=self._failed,
@@ -162,6 +164,13 @@ class Log:
             self._producers.note(name, sent)
 
     def _not_reserved(self) -> IcestreamError:
+        if self.taken_over is not None:
+            return StaleEpochError(
+                f"the topic is another broker's now, and nothing is stored for it here: {self.taken_over}",
+                operation="append",
+                place=self.stream.topic,
+                remedy="send it to the broker that has the topic",
+            )
         return UnavailableError(
             f"offsets from {self.offset_limit} on are not reserved: the metadata store could not be reached for that, "
             "or the broker is stopping",
@@ -175,6 +184,11 @@ class Log:
         with self._mutex:
             self.offset_limit = self._next_offset
             return self._next_offset
+
+    def leave_to_others(self, reason: str) -> None:
+        """Another owner goes on with the topic: whatever was stored here from now on would be lost to it."""
+        self.taken_over = reason
+        self.close_offsets()
 
     def _commit(self, group: list[Append]) -> None:
         """Steps 1 to 4 for one group; called by one thread at a time."""

@@ -68,7 +68,7 @@ def test_wrong_use_exits_with_2(icestream: Run, command: tuple[str, ...]) -> Non
 
 class TestServe:
     def test_a_second_broker_on_the_same_data_is_refused(self, icestream: Run, broker: BrokerProcess) -> None:
-        ports = ("--flight-port", "0", "--http-port", "0")
+        ports = ("--flight-port=0", "--http-port=0", "--otlp-grpc-port=0", "--otlp-http-port=0")
         result = icestream("serve", "--data", str(broker.data_dir), *ports)
         assert (result.returncode, result.stdout) == (1, b"")
         assert f"another broker uses this data directory (process {broker.pid})".encode() in result.stderr

@@ -1,7 +1,7 @@
 """The pipeline writes tables from cloud objects where the broker cannot serve the messages."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -14,7 +14,7 @@ from icestream.model.errors import UnavailableError
 from icestream.model.names import TopicName
 from icestream.pipeline.fetch import FromCloud
 from icestream.pipeline.session import Spark
-from icestream.pipeline.write import pack_parcel
+from icestream.pipeline.write import Written, pack_parcel
 
 PATIENCE = 60.0
 TOPIC = "default/events"
@@ -77,6 +77,43 @@ def test_what_a_dead_broker_uploaded_is_written_and_it_goes_on_behind_that(site:
     site.publish(TOPIC, payloads(35, 5))
     assert site.drain().messages == 10
     check(site, 40)
+
+
+class KillingJobs(InlineJobs):
+    """The broker dies at the first job, before it or behind it."""
+
+    def __init__(self, site: Site, *, before: bool) -> None:
+        super().__init__()
+        self._site = site
+        self._before = before
+
+    def run(self, parcels: Sequence[bytes]) -> list[Written]:
+        if self._before and self._site.broker.is_running:
+            self._site.broker.kill()
+        written = super().run(parcels)
+        if self._site.broker.is_running:
+            self._site.broker.kill()
+        return written
+
+
+@pytest.mark.parametrize("broker_timeout_ms", [0, 200])
+def test_a_broker_that_dies_while_all_is_written_is_stood_in_for(site: Site, broker_timeout_ms: int) -> None:
+    site.publish(TOPIC, payloads(0, 10), flush=True)
+    site.publish(TOPIC, payloads(10, 10), flush=True)
+    site.publish(TOPIC, payloads(20, 5))
+    patience = {"broker_timeout_ms": broker_timeout_ms}
+    with site.runner(KillingJobs(site, before=True), pipeline=patience) as runner:
+        figures = runner.drain(threading.Event())
+    (found,) = figures.topics.values()
+    assert found.messages == 20
+    assert "the broker is away" in (found.error or "")
+    check(site, 20)
+
+
+def test_what_was_written_before_the_broker_died_is_counted(site: Site) -> None:
+    site.publish(TOPIC, payloads(0, 25))
+    assert site.drain(KillingJobs(site, before=False), pipeline={"broker_timeout_ms": 200}).messages == 25
+    check(site, 25)
 
 
 def test_without_an_object_store_a_dead_broker_is_an_error(site: Site) -> None:

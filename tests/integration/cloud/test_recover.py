@@ -66,7 +66,7 @@ def test_all_topics_of_a_lost_disk_come_back(site: Site) -> None:
     site.broker.start()
     reports = json.loads(site.command("topic", "recover", "--all", "--json"))["topics"]
     assert [report["topic"] for report in reports] == topics
-    assert all(report["message"] == "nothing is lost" for report in reports)
+    assert all((report["lost_first"], report["unreadable"]) == (3, []) for report in reports)
     with site.client() as client:
         for topic in topics:
             assert client.read(topic)["payload"].to_pylist() == payloads(0, 3)

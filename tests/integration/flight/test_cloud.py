@@ -35,6 +35,7 @@ REPORT = {
     "lost_end",
     "objects",
     "bytes",
+    "unreadable",
     "sources",
     "message",
 }
@@ -129,7 +130,7 @@ def test_a_topic_that_only_the_cloud_knows_is_recovered(cloudy: Cloudy, tmp_path
     report = client.action("recover_topic", topic=TOPIC)
     assert report.keys() == REPORT
     assert (report["cloud_first_offset"], report["cloud_end"], report["objects"]) == (0, 2, 1)
-    assert (report["lost_first"], report["lost_end"], report["epoch"]) == (None, None, 2)
+    assert (report["lost_first"], report["unreadable"], report["epoch"]) == (2, [], 2)  # nobody knows of a clean end
     publish(client, TOPIC, b"c")
     assert client.payloads(TOPIC) == [b"a", b"b", b"c"]
     assert failure(client.action, "recover_topic", topic=TOPIC)["code"] == "invalid_request"

@@ -1,10 +1,14 @@
 """Topics in the cloud over HTTP, with objects in a directory."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.integration.http.conftest import OpenDoor, Running, error_of
+from tests.integration.http.conftest import PATIENCE_SECONDS, OpenDoor, Running, error_of
 
+from icestream.model.errors import DeadlineError
 from icestream.server.http.models import Stats, Topic
 from icestream.server.http.models_cloud import CloudObjects, Flushed, Recoverable
 
@@ -76,6 +80,59 @@ def test_without_an_object_store_it_is_said_what_to_set(http: Running) -> None:
     error_of(http.client.post(f"{TOPIC}/recover", json={}), 400, "invalid_request")
     found = Recoverable.model_validate(http.client.get("/api/v1/recoverable").json())
     assert (found.lost, found.recoverable) == ([], [])
+
+
+def test_what_is_not_durable_yet_cannot_be_waited_for(cloudy: Running) -> None:
+    cloudy.publish("shop/orders", "a", "b")
+    refused = error_of(cloudy.client.post(f"{TOPIC}/flush", json={"target": 3}), 400, "invalid_request")
+    assert "ends at 2" in refused["message"]
+    assert cloudy.client.post(f"{TOPIC}/flush", json={"target": 2}).json()["done"]
+
+
+def test_who_waits_for_uploads_leaves_threads_to_the_others(cloudy: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More requests than the door has threads, to an object store that does not answer."""
+    go, all_busy = threading.Event(), threading.Semaphore(0)
+    begun: list[str] = []
+
+    def wait(_storage: object, name: object, *_: object) -> Any:
+        begun.append(str(name))
+        all_busy.release()
+        assert go.wait(PATIENCE_SECONDS)
+        raise DeadlineError("the object store does not answer")
+
+    monkeypatch.setattr("icestream.server.http.cloud.flush_topic", wait)
+    with ThreadPoolExecutor(60) as callers:
+        answers = [callers.submit(cloudy.client.post, f"{TOPIC}/flush", json={}) for _ in range(60)]
+        try:
+            for _ in range(12):
+                assert all_busy.acquire(timeout=PATIENCE_SECONDS)
+            assert cloudy.client.get("/api/v1/topics").status_code == 200
+            assert cloudy.client.get("/metrics").status_code == 200
+            assert len(begun) == 12
+        finally:
+            go.set()
+        assert {answer.result().status_code for answer in answers} == {504}
+
+
+def test_a_second_recovery_is_refused_and_not_kept_waiting(cloudy: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def recover(*_: object) -> Any:
+        begun.set()
+        assert go.wait(PATIENCE_SECONDS)
+        raise DeadlineError("the object store does not answer")
+
+    monkeypatch.setattr("icestream.storage.lost_topics.TopicRecovery.run", recover)
+    with ThreadPoolExecutor(1) as caller:
+        first = caller.submit(cloudy.client.post, "/api/v1/topics/shop/lost/recover", json={})
+        try:
+            assert begun.wait(PATIENCE_SECONDS)
+            for name in ("lost", "other"):
+                refused = cloudy.client.post(f"/api/v1/topics/shop/{name}/recover", json={})
+                assert error_of(refused, 409, "conflict")["retryable"]
+        finally:
+            go.set()
+        assert first.result().status_code == 504
 
 
 @pytest.mark.parametrize("body", [{"wait_ms": -1}, {"wait_ms": 10_001}, {"target": -1}, {"timeout": 1}])

@@ -14,7 +14,7 @@ from icestream.app import Broker
 from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError
 
 PAYLOADS = [b"%d %s" % (offset, b"x" * 900) for offset in range(60)]
-SERVER = {"flight_port": 0, "http_port": 0}
+SERVER = {"flight_port": 0, "http_port": 0, "otlp_grpc_port": -1, "otlp_http_port": -1}
 
 
 @pytest.fixture(scope="module")

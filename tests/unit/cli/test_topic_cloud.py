@@ -3,7 +3,7 @@
 from typing import Any
 
 from icestream.cli.cloud import head_line
-from icestream.cli.topic_cloud import loss_line, source_lines
+from icestream.cli.topic_cloud import loss_line, source_lines, unreadable_line
 
 REPORT: dict[str, Any] = {
     "topic": "a/b",
@@ -18,6 +18,7 @@ REPORT: dict[str, Any] = {
     "lost_end": None,
     "objects": 1,
     "bytes": 2048,
+    "unreadable": [],
     "sources": [],
 }
 
@@ -37,6 +38,14 @@ def test_a_loss_is_said_with_its_offsets_and_nothing_else() -> None:
     line = loss_line(REPORT | {"lost_first": 100, "lost_end": 164})
     assert line is not None
     assert "the offsets 100 to 163, which they may have had, stay empty" in line
+
+
+def test_what_cannot_be_read_any_more_is_said_with_its_offsets() -> None:
+    assert unreadable_line(REPORT) is None
+    line = unreadable_line(REPORT | {"unreadable": [[80, 84], [90, 91]]})
+    assert line == (
+        "the offsets 80 to 83, 90 to 90 cannot be read: their objects are gone or damaged, and no table has them"
+    )
 
 
 def test_how_far_the_cloud_is_in_one_line() -> None:

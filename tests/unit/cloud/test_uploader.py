@@ -242,3 +242,20 @@ def test_stores_that_share_objects_see_each_others() -> None:
     objects: dict[str, bytes] = {}
     MemoryObjects(objects).put("a", b"1")
     assert MemoryObjects(objects).read("a", 0, 1) == b"1"
+
+
+def test_the_head_is_never_read_anew_while_somebody_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their change, made from the head as it was before, would pass for one of the head as it is now."""
+    world = World()
+    changing = world.uploader._changing
+    real, held = world.registry.refresh, []
+
+    def refresh() -> Head:
+        held.append(changing.locked())
+        return real()
+
+    monkeypatch.setattr(world.registry, "refresh", refresh)
+    world.publish(5)
+    assert world.upload()
+    assert held
+    assert all(held)

@@ -99,6 +99,10 @@ def test_values_of_the_wrong_kind_are_refused(problems: Problems, text: str, exp
         ("cloud: {anonymous: true, access_key: a, secret_key: b}", "cloud.anonymous"),
         ("cloud: {credentials_json: '{}', credentials_path: x}", "cannot be set together with cloud.credentials_path"),
         ("uploader: {enabled: true}", "while cloud.backend is unset"),
+        (
+            "{uploader: {enabled: true, max_object_mb: 50001}, cloud: {backend: s3, root: 's3://b', part_mb: 5}}",
+            "is 50001 and cannot be more than 50000",
+        ),
         ("metadata: {etcd_endpoint: 'a:1', in_memory: true}", "choose one store"),
     ],
 )

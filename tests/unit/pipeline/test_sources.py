@@ -1,10 +1,17 @@
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cloud_objects import FragileStore
 
+from icestream.client.pipeline import BacklogAnswer
 from icestream.cloud import ObjectDescriptor, Part
+from icestream.config import load_settings
+from icestream.model.errors import DeadlineError
 from icestream.model.names import TopicName
 from icestream.pipeline.cloud_streams import CloudBacklog
-from icestream.pipeline.sources import cut_objects
+from icestream.pipeline.sources import Sources, cut_objects
 
 
 def backlog(sizes: list[tuple[int, int]]) -> CloudBacklog:
@@ -44,3 +51,62 @@ def test_pieces_have_about_the_bytes_that_were_asked_for() -> None:
     assert cut_objects(topic, 7, topic.durable_end, piece_bytes=10_000, max_pieces=9) == [107, 117, 217]
     assert cut_objects(topic, 7, topic.durable_end, piece_bytes=5_000, max_pieces=9) == [57, 107, 112, 117, 167, 217]
     assert cut_objects(topic, 57, topic.durable_end, piece_bytes=10_000, max_pieces=2) == [112, 167]
+
+
+class SilentHost:
+    """A broker whose host drops packets: every question takes the time that it is given. `Client` and clock."""
+
+    url = "grpc://silent"
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timeouts: list[float | None] = []
+        self.is_back = False
+
+    def backlog(self, _topics: str, *, mark: str | None, wait_ms: int, timeout: float | None) -> BacklogAnswer:
+        self.timeouts.append(timeout)
+        if self.is_back:
+            return BacklogAnswer("broker", complete=True, topics=[])
+        self.now += timeout if timeout is not None else 30.0
+        raise DeadlineError(f"no answer to {mark} and {wait_ms}")
+
+
+def test_a_host_that_drops_packets_holds_the_cloud_up_now_and_then_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("icestream.cloud.opendal_store.open_object_store", lambda *_: FragileStore())
+    settings = load_settings(
+        overrides={
+            "data_dir": tmp_path,
+            "cloud.backend": "fs",
+            "cloud.root": "/nowhere",
+            "pipeline.broker_timeout_ms": 10_000,
+        }
+    )
+    host = SilentHost()
+    with Sources(settings, host, lambda: host.now) as sources:  # type: ignore[arg-type]
+
+        def look() -> str:
+            return sources.backlog("*", mark=None, wait_ms=0).mark
+
+        with pytest.raises(DeadlineError):
+            look()
+        assert sources.is_away
+        with pytest.raises(DeadlineError):
+            look()
+        host.now += 5
+        assert look().startswith("cloud-")
+        assert (sources.is_on_cloud, sources.is_away, host.timeouts) == (True, False, [None, 5.0, 5.0])
+        for _ in range(20):
+            look()
+        assert len(host.timeouts) == 3, "it was asked a moment ago"
+        for _ in range(10):
+            host.now += 1
+            look()
+        assert host.timeouts == [None, 5.0, 5.0, 5.0, 5.0]
+        host.is_back = True
+        host.now += 5
+        assert look() == "broker"
+        assert not sources.is_on_cloud
+        look()
+        assert host.timeouts[-1] is None

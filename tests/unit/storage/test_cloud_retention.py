@@ -1,5 +1,7 @@
 """Which cloud objects may go and which can be relied on; the order in which they go."""
 
+from types import SimpleNamespace
+
 import pytest
 from tests.unit.storage.shelf import MINUTE_US, STREAM_ID, TOPIC, Shelf
 
@@ -7,7 +9,7 @@ from icestream.cloud import Head, Span
 from icestream.cloud.names import ObjectName, object_key, topic_key
 from icestream.metadata.store import OutcomeUnknownError
 from icestream.model.errors import StaleEpochError, UnavailableError
-from icestream.storage.cloud import MetadataRegistry
+from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
 
 SPANS = tuple(
@@ -192,3 +194,19 @@ def test_nothing_is_looked_for_while_nothing_was_removed(shelf: Shelf) -> None:
     shelf.store.asked.clear()
     assert remove_orphans(shelf.cloud) == 0
     assert not shelf.store.asked
+
+
+@pytest.mark.parametrize("doubt", ["made anew", "uploads fail"])
+def test_nothing_is_an_orphan_while_the_record_may_be_wrong(
+    shelf: Shelf, doubt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_objects(shelf.cloud, 30, NOW_US)
+    shelf.store.contents[object_key(TOPIC, STREAM_ID, ObjectName(0, 10, 1))] = b"x"
+    if doubt == "made anew":
+        shelf.cloud.is_anew = True
+    else:
+        monkeypatch.setattr(TopicCloud, "status", SimpleNamespace(last_error="it was set back to an older state"))
+    assert remove_orphans(shelf.cloud) == 0
+    shelf.cloud.is_anew = False
+    monkeypatch.undo()
+    assert remove_orphans(shelf.cloud) == 1

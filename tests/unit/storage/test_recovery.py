@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tests.cloud_objects import FragileStore
+from tests.unit.storage.disaster import PATIENCE, TOPIC, Disaster, names, publish, rows, storage
 
 from icestream.cloud.names import ObjectName
 from icestream.config import load_settings
@@ -19,90 +19,19 @@ from icestream.metadata.sqlite import SqliteMetadataStore
 from icestream.model.errors import (
     InvalidRequestError,
     LogLostError,
+    ObjectNotFoundError,
     SequenceError,
     StaleEpochError,
     TopicNotFoundError,
 )
 from icestream.model.messages import message_batch
-from icestream.storage import IcebergStorage, StartPosition
+from icestream.storage import IcebergStorage
 from icestream.storage.cloud.found import FoundObject, in_order
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import STEP
+from icestream.storage.lost_topics import LostTopics
 from icestream.storage.record import TopicRecord
 from icestream.wal import LocalFiles
-
-TOPIC = "default/events"
-PATIENCE = 60.0
-
-
-@pytest.fixture
-def objects(monkeypatch: pytest.MonkeyPatch) -> FragileStore:
-    """The object store of every storage that the test opens."""
-    store = FragileStore()
-    monkeypatch.setattr("icestream.cloud.opendal_store.open_object_store", lambda *_: store)
-    return store
-
-
-def storage(path: Path, **overrides: object) -> IcebergStorage:
-    settings: dict[str, Any] = {
-        "data_dir": path,
-        "cloud.backend": "fs",
-        "cloud.root": "/nowhere",
-        "uploader.enabled": True,
-        "uploader.interval_seconds": 3600,
-    }
-    return IcebergStorage(load_settings(overrides=settings | {k.replace("__", "."): v for k, v in overrides.items()}))
-
-
-def publish(store: IcebergStorage, count: int, *, producer: str = "", sequence: int = 0, name: str = TOPIC) -> range:
-    """So many messages in as many batches; the offsets they got."""
-    topic = store.topic(name)
-    first = -1
-    for number in range(count):
-        payload = b"%s %d" % (producer.encode(), sequence + number)
-        append = store.publish(topic, message_batch([payload]), producer=producer, sequence=sequence + number)
-        first = append.base_offset if first < 0 else first
-    return range(first, first + count)
-
-
-def rows(store: IcebergStorage, start: int = 0, name: str = TOPIC) -> dict[int, bytes]:
-    topic = store.topic(name)
-    batches = list(topic.read(topic.reader(StartPosition.offset(start))))
-    table = pa.Table.from_batches(batches, topic.stream_schema)
-    return dict(zip(table["offset"].to_pylist(), table["payload"].to_pylist(), strict=True))
-
-
-def names(objects: FragileStore) -> list[str]:
-    """The objects that hold messages, by offset."""
-    return sorted(key for key in objects.objects if key.endswith(".frames"))
-
-
-class Disaster:
-    """What a power cut leaves of a broker whose log's disk is lost: the object store, and metadata if it is kept."""
-
-    def __init__(self, path: Path, objects: FragileStore) -> None:
-        self._path = path
-        self._objects = objects
-
-    def strike(self, store: IcebergStorage, *, keep_metadata: bool) -> None:
-        copy = self._path / "metadata.copy"
-        with closing(sqlite3.connect(self._path / "metadata.db")) as live, closing(sqlite3.connect(copy)) as kept:
-            live.backup(kept)
-        left = dict(self._objects.objects)
-        store.close()
-        shutil.rmtree(self._path / "wal")
-        for file in self._path.glob("metadata.db*"):
-            file.unlink()
-        if keep_metadata:
-            copy.rename(self._path / "metadata.db")
-        else:
-            copy.unlink()
-        self._objects.objects = left
-
-
-@pytest.fixture
-def disaster(tmp_path: Path, objects: FragileStore) -> Disaster:
-    return Disaster(tmp_path, objects)
 
 
 def check(store: IcebergStorage, report: RecoveryReport, kept: dict[int, bytes], seen: range) -> None:
@@ -224,11 +153,13 @@ def test_a_topic_comes_back_with_all_that_was_uploaded(
         assert [str(name) for name in again.topics.lost()] == ([TOPIC] if keep_metadata else [])
         assert [str(name) for name in again.topics.recoverable()] == ([] if keep_metadata else [TOPIC])
         report = again.recover_topic(TOPIC)
+        end = STEP if keep_metadata else 2 * STEP
         assert (report.stream_id, report.epoch) == (topic.record.stream_id, 2)
         assert (report.objects, report.cloud_first_offset, report.cloud_end) == (len(made), 0, 7)
         assert report.bytes == sum(len(objects.objects[key]) for key in made)
         assert (
-            report.message == f"offsets 7 to {STEP - 1} may have been acknowledged after the last upload and are lost"
+            report.message
+            == f"offsets 7 to {end - 1} at most may have been acknowledged after the last upload and are lost"
         )
         assert again.topic(TOPIC).record.retention_minutes == 77
         check(again, report, kept, seen)
@@ -329,6 +260,68 @@ def test_damaged_objects_are_told_of_and_keep_nobody_from_the_others(
         assert (report.objects, report.cloud_end) == (len(made) - 1, 6)
         assert rows(again, name.end_offset) == {offset: kept[offset] for offset in range(name.end_offset, 6)}
         assert publish(again, 1) == range(report.next_offset, report.next_offset + 1)
+
+
+def three_objects(store: IcebergStorage, kind: str = "log") -> dict[int, bytes]:
+    """A topic of three batches of two messages, each in an object of its own; what is read of it."""
+    topic = store.topics.create(TOPIC, storage=kind)
+    assert topic.cloud is not None
+    for number in range(3):
+        store.publish(topic, message_batch([b"a%d" % number, b"b%d" % number]))
+        topic.cloud.flush(PATIENCE)
+    return rows(store)
+
+
+def test_a_store_that_has_not_one_of_the_objects_is_another_one(tmp_path: Path, objects: FragileStore) -> None:
+    with storage(tmp_path) as store:
+        kept = three_objects(store)
+    shutil.rmtree(tmp_path / "wal")
+    right, objects.objects = objects.objects, {}
+    with storage(tmp_path) as store:
+        with pytest.raises(ObjectNotFoundError, match=r"not one of the topic's 3 objects .* is this the right store"):
+            store.recover_topic(TOPIC)
+        objects.objects = right
+        report = store.recover_topic(TOPIC)
+        assert (report.epoch, report.message) == (2, "nothing is lost")  # nothing had changed
+        assert rows(store) == kept
+
+
+@pytest.mark.parametrize("damage", ["gone", "its end", "its frames"])
+@pytest.mark.parametrize(("number", "first"), [(0, 0), (1, 2), (2, 4)])
+def test_uploaded_messages_that_cannot_be_read_are_not_called_safe(
+    tmp_path: Path, objects: FragileStore, damage: str, number: int, first: int
+) -> None:
+    with storage(tmp_path) as store:
+        three_objects(store)
+    shutil.rmtree(tmp_path / "wal")
+    key = names(objects)[number]
+    match damage:
+        case "gone":
+            del objects.objects[key]
+        case "its end":
+            objects.flip(key, len(objects.objects[key]) - 1)
+        case "its frames":
+            objects.flip(key, 70)
+    looked_at = damage != "its frames" or number == 2  # only the last object is read through
+    with storage(tmp_path) as store:
+        report = store.recover_topic(TOPIC)
+        assert report.unreadable == ([(first, first + 2)] if looked_at else [])
+        said = (
+            f"offsets {first} to {first + 1} cannot be read: their objects are gone or damaged, and no table has them"
+        )
+        assert report.message == (said if looked_at else "nothing is lost")
+        assert report.next_offset == 6
+
+
+def test_what_the_table_has_of_lost_objects_is_safe(tmp_path: Path, objects: FragileStore) -> None:
+    with storage(tmp_path) as store:
+        three_objects(store, "table")
+    shutil.rmtree(tmp_path / "wal")
+    for key in names(objects)[:2]:
+        del objects.objects[key]
+    with storage(tmp_path) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LostTopics, "_committed_offset", lambda *_: 3)
+        assert store.recover_topic(TOPIC).unreadable == [(3, 4)]
 
 
 def test_of_two_streams_of_a_name_the_newer_one_comes_back(

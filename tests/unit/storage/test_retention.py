@@ -9,6 +9,7 @@ import pytest
 from tests.unit.storage.shelf import MINUTE_US, Shelf
 
 from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
+from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
@@ -249,6 +250,45 @@ def test_a_store_that_is_away_ends_the_round(storage: IcebergStorage) -> None:
     shelves[0].store.refuses.clear()
     assert prune_objects(topics, CLOUD_OLD, FAR_US) == 1
     assert prune_logs(topics, OLD, FAR_US) == 12
+
+
+def test_a_catalog_that_is_away_holds_up_no_topic_that_needs_none(
+    storage: IcebergStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def away(topic: Topic) -> None:
+        asked.append(str(topic.name))
+        raise CatalogUnavailableError("away")
+
+    topics = [filled(storage, name, retention_minutes=1) for name in ("a/a", "a/b", "a/c")]
+    kinds = [StorageKind.TABLE, StorageKind.TABLE, StorageKind.LOG]
+    shelves = [uploaded(topic, 3, 6, storage_kind=kind) for topic, kind in zip(topics, kinds, strict=True)]
+    for topic in topics:
+        topic.committed = Committed(10)
+    monkeypatch.setattr(Topic, "find_table", away)
+    assert prune_objects(topics, CLOUD_OLD, FAR_US) == 1
+    assert [len(shelf.ranges) for shelf in shelves] == [2, 2, 1]
+    assert asked == ["a/a"], "a catalog that is away is asked once a round"
+
+
+def test_a_full_disk_takes_what_the_table_has_though_the_object_store_is_away(storage: IcebergStorage) -> None:
+    topics = [filled(storage, name) for name in ("a/a", "a/b")]
+    for topic in topics:
+        topic.committed = Committed(10)
+    uploaded(topics[0], 10).store.refuses.update({"stat", "read"})
+    assert make_room(topics) > 0
+    assert [topic.log.start_offset > 0 for topic in topics] == [False, True]
+
+
+def test_a_topic_that_fails_in_an_unknown_way_holds_up_no_other(
+    storage: IcebergStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [filled(storage, name) for name in ("a/a", "a/b")]
+    topics[1].committed = Committed(10)
+    monkeypatch.setattr(topics[0].log, "revive", lambda: 1 // 0)
+    assert make_room(topics) > 0
+    assert topics[1].log.start_offset > 0
 
 
 def test_a_storage_that_closes_does_not_wait_for_a_round_to_end(storage: IcebergStorage) -> None:

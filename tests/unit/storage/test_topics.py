@@ -15,10 +15,10 @@ from icestream.model.errors import (
     TooLargeError,
     TopicExistsError,
     TopicNotFoundError,
+    UnavailableError,
 )
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, StartPosition
-from icestream.storage.logs import Logs
 from icestream.storage.topics import Topics
 
 
@@ -81,11 +81,13 @@ def test_a_deleted_topic_is_gone_and_its_name_makes_another_stream(tmp_path: Pat
 def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise UnavailableError("not now")
+
     with monkeypatch.context() as cut_short, storage(tmp_path) as store:
         topic = store.topics.create("default/events")
         store.publish(topic, message_batch([b"old"]))
-        cut_short.setattr(Logs, "remove", lambda *_: None)
-        cut_short.setattr(Topics, "finish_deletes", lambda *_: None)
+        cut_short.setattr(Topics, "_finish", refuse)
         store.topics.delete("default/events")
     with storage(tmp_path) as store:
         assert store.topics.find() == []

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.http.cloud import CloudApi
 from icestream.server.http.consumers import Consumers
 from icestream.server.http.description import DescriptionApi
@@ -27,6 +28,7 @@ from icestream.server.http.gate import Gate
 from icestream.server.http.messages import MessagesApi
 from icestream.server.http.operations import Handler, Operation
 from icestream.server.http.receiving import ReceivingApi
+from icestream.server.http.sql import SqlApi
 from icestream.server.http.subscriptions import SubscriptionsApi
 from icestream.server.http.system import SystemApi
 from icestream.server.http.topics import TopicsApi
@@ -42,6 +44,7 @@ def http_app(
     version: str,
     ready: Callable[[], bool],
     doors: Callable[[], dict[str, str]],
+    queries: QueryEngine | None = None,
 ) -> Starlette:
     """`app.state.closing` is an event that ends all waiting; `app.state.operations` is what the routes were made of."""
     closing = asyncio.Event()
@@ -55,6 +58,7 @@ def http_app(
         *TopicsApi(storage).operations(),
         *CloudApi(storage).operations(),
         *MessagesApi(storage, metrics, closing).operations(),
+        *SqlApi(storage, queries or QueryEngine(storage.settings.query, BrokerTopics(storage)), closing).operations(),
         *SubscriptionsApi(storage).operations(),
         *ReceivingApi(storage, metrics, consumers, closing).operations(),
         *EventsApi(storage, metrics, consumers, closing).operations(),

@@ -1,5 +1,7 @@
 """Topics in the cloud over HTTP: ship now, recover, list objects."""
 
+import asyncio
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,10 +22,18 @@ from icestream.server.http.operations import JSON, Answer, Operation, parse_quer
 from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.storage import IcebergStorage
 
+_MAX_FLUSHES = 12
+_MAX_RECOVERIES = 4
+"""At the same time, of the 40 threads that the door has; more wait for their turn."""
+
 
 class CloudApi:
+    """Requests that wait for the object store get few of the door's threads: the others never wait behind them."""
+
     def __init__(self, storage: IcebergStorage) -> None:
         self._storage = storage
+        self._flushes = asyncio.Semaphore(_MAX_FLUSHES)
+        self._recoveries = asyncio.Semaphore(_MAX_RECOVERIES)
 
     def operations(self) -> list[Operation]:
         return [
@@ -77,14 +87,16 @@ class CloudApi:
         refuse_query(request, operation="flush topic")
         name = topic_name(request)
         body = await json_body(request, Flush, self._storage.budget, operation="flush topic")
-        flushed = await run_in_threadpool(flush_topic, self._storage, name, body.wait_ms / 1000, body.target)
+        async with self._flushes:
+            flushed = await run_in_threadpool(flush_topic, self._storage, name, body.wait_ms / 1000, body.target)
         return json_response(flushed._asdict())
 
     async def recover(self, request: Request) -> Response:
         refuse_query(request, operation="recover topic")
         name = topic_name(request)
         await json_body(request, Recover, self._storage.budget, operation="recover topic")
-        return json_response(await run_in_threadpool(recover_topic, self._storage, name))
+        async with self._recoveries:
+            return json_response(await run_in_threadpool(recover_topic, self._storage, name))
 
     async def objects(self, request: Request) -> Response:
         query = parse_query(request, ObjectsQuery, operation="list cloud objects")
@@ -93,4 +105,5 @@ class CloudApi:
 
     async def recoverable(self, request: Request) -> Response:
         refuse_query(request, operation="list recoverable topics")
-        return json_response(await run_in_threadpool(recoverable_topics, self._storage))
+        async with self._recoveries:
+            return json_response(await run_in_threadpool(recoverable_topics, self._storage))

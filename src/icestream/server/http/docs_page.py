@@ -95,6 +95,8 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(_type(option) for option in schema["anyOf"])
     if "enum" in schema:
         return " or ".join(f"<code>{escape(str(value))}</code>" for value in schema["enum"])
+    if "prefixItems" in schema:
+        return " and ".join(_type(item) for item in schema["prefixItems"])
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):

@@ -24,8 +24,10 @@ _log = structlog.get_logger(__name__)
 class HttpDoor:
     """Serves an application between `start` and `stop`; `port` and `address` are known once it has started."""
 
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
+    def __init__(self, app: Starlette, host: str, port: int, *, setting: str = "server.http_port") -> None:
+        """`setting` is what an error names when the port cannot be had."""
         self._app = app
+        self._setting = setting
         self._host = host
         self.port = port
         self._thread: threading.Thread | None = None
@@ -80,7 +82,7 @@ class HttpDoor:
                 f"the HTTP door cannot be opened: {getattr(error, 'strerror', None) or error}",
                 operation="open door",
                 place=f"{self._host}:{self.port}",
-                remedy="stop what listens there, or set server.host and server.http_port",
+                remedy=f"stop what listens there, or set server.host and {self._setting}",
                 retryable=False,
             ) from error
         return listener

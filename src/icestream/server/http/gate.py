@@ -7,7 +7,6 @@ from icestream.model.errors import OverloadedError
 from icestream.server.http.errors import error_response
 from icestream.server.metrics import BrokerMetrics
 
-_DOOR = "http"
 _COUNTED = frozenset({"http", "websocket"})
 _ANSWERS = frozenset({"http.response.start", "websocket.http.response.start"})
 _ALWAYS_OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -15,8 +14,9 @@ _ALWAYS_OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class Gate:
-    def __init__(self, app: ASGIApp, *, metrics: BrokerMetrics, max_requests: int) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: BrokerMetrics, max_requests: int, door: str = "http") -> None:
         self._app = app
+        self._door = door
         self._metrics = metrics
         self._max_requests = max_requests
         self._open = 0
@@ -43,7 +43,7 @@ class Gate:
             return
         self._open += 1
         try:
-            with self._metrics.open_stream(_DOOR):
+            with self._metrics.open_stream(self._door):
                 await self._app(scope, receive, send_with_headers)
         finally:
             self._open -= 1

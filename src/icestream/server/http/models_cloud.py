@@ -87,6 +87,9 @@ class Recovery(Model):
     lost_end: int | None
     objects: int
     bytes: int
+    unreadable: list[tuple[int, int]] = Field(
+        description="Offsets, each time with the one behind them, whose objects are gone or damaged; no table has them."
+    )
     sources: list[str] = Field(description="What was found where, and what was not as it should be.")
     message: str = Field(description="What is lost, in a sentence.")
 

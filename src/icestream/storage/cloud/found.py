@@ -1,9 +1,12 @@
 """What lies in the object store, found without any other record: by listing names and reading objects' trailers."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
+
+import structlog
 
 from icestream.cloud import (
     FOOTER_BYTES,
@@ -24,9 +27,12 @@ from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
 
+READERS = 8
+"""Objects that are read at the same time."""
 _KEY_PARTS = 4
 _FIRST_READ_BYTES = 64 * 1024
 """Most trailers are shorter, and read with their footer."""
+_log = structlog.get_logger(__name__)
 
 
 class FoundObject(NamedTuple):
@@ -68,9 +74,14 @@ class TopicFile(NamedTuple):
             return None
         try:
             fields: dict[str, Any] = json.loads(store.read(key, 0, info.size))
-            return cls(record_of(fields["record"]), Head(**fields["head"]))
+            return cls(record_of(fields["record"]), Head.from_fields(fields["head"]))
         except (ObjectNotFoundError, DamagedError, ValueError, KeyError, TypeError):
             return None
+
+    def write(self, store: ObjectStore) -> None:
+        fields = {"record": asdict(self.record), "head": asdict(self.head)}
+        data = json.dumps(fields, separators=(",", ":")).encode()
+        store.put(topic_key(self.record.name, self.head.stream_id), data)
 
 
 def record_of(fields: dict[str, Any]) -> TopicRecord:
@@ -139,6 +150,21 @@ def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
     if said != found.name:
         raise DamagedError("the object has another name than it should", operation="read cloud object", place=found.key)
     return replace(descriptor, key=found.key, size=found.size, index=inline_index(trailer.index))
+
+
+def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator[tuple[ObjectDescriptor, Trailer]]:
+    """The descriptions of objects, in their order, several read at a time; what is damaged is left out and told of."""
+
+    def read(found: FoundObject) -> tuple[ObjectDescriptor, Trailer] | None:
+        try:
+            trailer = read_trailer(store, found.key, found.size)
+            return describe(found, trailer), trailer
+        except (DamagedError, ObjectNotFoundError) as error:
+            _log.error("an object cannot be used", key=found.key, error=str(error))
+            return None
+
+    with ThreadPoolExecutor(READERS) as pool:
+        yield from (described for described in pool.map(read, objects) if described is not None)
 
 
 def check_frames(store: ObjectStore, descriptor: ObjectDescriptor) -> None:

@@ -6,7 +6,8 @@ killed at any step and run again:
 
 1. find out which stream it is and how far it is: metadata store, `topic.json`, names and trailers of the objects, the
    table's ledger. *Nothing has changed.*
-2. claim the head with a higher epoch. *An owner of the past is kept out. The next run takes a still higher one.*
+2. claim the head with a higher epoch, and note that in `topic.json` too. *An owner of the past is kept out, also one
+   with a metadata store of its own. The next run takes a still higher epoch.*
 3. check all objects, and describe those that the metadata store does not know. *The next run describes the others.*
 4. move the head to where the new log begins. *As after 3.*
 5. put the record, with the new epoch. *The topic is known, and still without a log.*
@@ -16,6 +17,7 @@ Messages from the end of what was found up to the reservation of the last owner 
 lost, the log begins with a mark that says so, and goes on behind them.
 """
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -36,6 +38,7 @@ from icestream.model.errors import (
 )
 from icestream.model.names import TopicName
 from icestream.storage.cloud.found import (
+    READERS,
     FoundObject,
     FoundStream,
     TopicFile,
@@ -54,7 +57,6 @@ from icestream.wal.restore import Beginning
 from icestream.wal.segment import HEADER_BYTES
 
 _OPERATION = "recover topic"
-_READERS = 8
 _MAX_CLAIMS = 100
 
 Item = TypeVar("Item")
@@ -83,27 +85,37 @@ class RecoveryReport:
     """Messages from `lost_first` to before it may have been acknowledged and are lost; None where none are."""
     objects: int
     bytes: int
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets, each time with the one behind them, that were uploaded: their objects are gone or damaged, and no table
+    has them."""
     sources: list[str] = field(default_factory=list)
     """What was found where, and what was not as it should be."""
 
     @property
     def message(self) -> str:
-        if self.lost_first is None or self.lost_end is None:
-            return "nothing is lost"
-        return (
-            f"offsets {self.lost_first} to {self.lost_end - 1} may have been acknowledged after the last upload "
-            "and are lost"
-        )
+        said = []
+        if self.unreadable:
+            ranges = ", ".join(f"{first} to {end - 1}" for first, end in self.unreadable)
+            said.append(f"offsets {ranges} cannot be read: their objects are gone or damaged, and no table has them")
+        if self.lost_first is not None and self.lost_end is not None:
+            said.append(
+                f"offsets {self.lost_first} to {self.lost_end - 1} at most may have been acknowledged after the last "
+                "upload and are lost"
+            )
+        return "; ".join(said) or "nothing is lost"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "message": self.message}
 
 
 class _Objects(NamedTuple):
-    """All objects of the stream, described, and the last one's trailer if it can be read."""
+    """All objects of the stream, described, those of them that are sound, and the last one's trailer if it is."""
 
     descriptors: list[ObjectDescriptor]
+    sound: list[ObjectDescriptor]
     last: Trailer | None
+    begin: int
+    """The first offset that objects should have."""
 
     @property
     def first_offset(self) -> int | None:
@@ -142,15 +154,18 @@ class TopicRecovery:
         record, noted = self._identify()
         registry = MetadataRegistry(self._metadata, self._name, record.stream_id)
         committed = self._table_end(record)
+        self._check_store(registry)
         # 2
-        head = self._claim(registry, record, noted)
+        head = self._claim(registry, record, noted, committed)
         record = replace(record, epoch=head.epoch, has_log=True)
+        TopicFile(record, head).write(self._store)
         # 3
         objects = self._describe_all(registry, head)
         # 4
         uploaded_end = max(objects.end_offset, head.uploaded_end, noted.uploaded_end)
         next_offset = max(uploaded_end, committed or 0)
         end_offset = max(next_offset, self._reserved_end(head, objects))
+        unreadable = _unreadable(objects, uploaded_end, committed or 0)
         head = self._move_head(registry, objects, uploaded_end, end_offset)
         # 5
         self._put(record)
@@ -170,10 +185,27 @@ class TopicRecovery:
             lost_end=end_offset if lost else None,
             objects=len(objects.descriptors),
             bytes=sum(descriptor.size for descriptor in objects.descriptors),
+            unreadable=unreadable,
             sources=self._sources,
         )
 
     # Step 1
+
+    def _check_store(self, registry: MetadataRegistry) -> None:
+        """Refuse to go on where not one object is there that should be: that is another store."""
+        described = {descriptor.key for descriptor in registry.objects()}
+        if described and described.isdisjoint(found.key for found in self._listed(registry.stream_id)):
+            raise ObjectNotFoundError(
+                f"not one of the topic's {len(described)} objects is in {self._store.name}: is this the right store?",
+                operation=_OPERATION,
+                place=str(self._name),
+                remedy="check cloud.backend, cloud.root and uploader.root_prefix; where the objects are really gone, "
+                "delete the topic (--keep-table keeps what its table has)",
+            )
+
+    def _listed(self, stream_id: str) -> list[FoundObject]:
+        streams = find_streams(self._store, stream_prefix(self._name, stream_id))
+        return [found for stream in streams for found in stream.objects]
 
     def _identify(self) -> tuple[TopicRecord, Head]:
         """The topic's record, of the metadata store or else of the object store, and the head that is noted there."""
@@ -232,50 +264,69 @@ class TopicRecovery:
 
     # Step 2
 
-    def _claim(self, registry: MetadataRegistry, record: TopicRecord, noted: Head) -> Head:
+    def _claim(self, registry: MetadataRegistry, record: TopicRecord, noted: Head, committed: int | None) -> Head:
         for _ in range(_MAX_CLAIMS):
-            known = registry.head()
-            head = known or Head(record.stream_id, record.epoch)
+            head = registry.head()
+            known = head or Head(record.stream_id, record.epoch)
+            reserved_end = known.reserved_end
+            if head is None or head.updated_us < noted.updated_us:  # lost, or set back to an older state
+                reserved_end = max(reserved_end, self._supposed_reservation(record, noted, committed or 0))
             head = replace(
-                head,
-                epoch=max(head.epoch, record.epoch, noted.epoch) + 1,
-                reserved_end=max(head.reserved_end, noted.reserved_end),
+                known,
+                epoch=max(known.epoch, record.epoch, noted.epoch) + 1,
+                reserved_end=reserved_end,
                 updated_us=self._clock(),
             )
             try:
-                registry.claim(head)
+                return registry.claim(head)
             except ConflictError:
                 continue  # the owner of the past was quicker, once more
-            return head
         raise ConflictError(
             "the topic's head keeps changing", operation=_OPERATION, place=str(self._name), remedy="try again"
         )
+
+    def _supposed_reservation(self, record: TopicRecord, noted: Head, committed: int) -> int:
+        """How far messages may have come where the metadata store cannot tell: what others know may be out of date."""
+        last = max(self._listed(record.stream_id), key=lambda found: found.name.end_offset, default=None)
+        ends = [noted.reserved_end, noted.uploaded_end, committed]
+        if last is not None:
+            ends.append(last.name.end_offset)
+            with contextlib.suppress(DamagedError, ObjectNotFoundError):  # it is told of when all are looked at
+                ends.append(read_trailer(self._store, last.key, last.size).durable_end)
+        if not record.has_log and not any(ends):
+            return 0
+        self._sources.append("no reservation is on record: the log goes on far behind all that is known of")
+        return max(ends) + STEP
 
     # Step 3
 
     def _describe_all(self, registry: MetadataRegistry, head: Head) -> _Objects:
         known = registry.objects()
-        streams = find_streams(self._store, stream_prefix(self._name, head.stream_id))
-        listed = [found for stream in streams for found in stream.objects]
+        listed = self._listed(head.stream_id)
         new = in_order(listed, after=known[-1].end_offset if known else 0)
         self._sources.append(f"metadata store: {len(known)} described objects")
         if new:
             self._sources.append(f"{self._store.name}: {len(new)} objects that were not described")
-        descriptors, last = list(known), None
-        with ThreadPoolExecutor(_READERS) as pool:
-            for trailer in pool.map(lambda descriptor: self._sound(self._check_described, descriptor), known):
+        descriptors, sound, last = list(known), [], None
+        begin = head.first_offset if head.uploaded_end or not new else new[0].name.first_offset
+        with ThreadPoolExecutor(READERS) as pool:
+            trailers = pool.map(lambda descriptor: self._sound(self._check_described, descriptor), known)
+            for descriptor, trailer in zip(known, trailers, strict=True):
                 last = trailer
+                if trailer is not None:
+                    sound.append(descriptor)
             for described in pool.map(lambda found: self._sound(self._describe, found), new):
                 if described is None:
                     continue
                 descriptor, last = described
                 descriptors.append(descriptor)
+                sound.append(descriptor)
                 head = _with_objects(head, descriptors, descriptor.end_offset, self._clock())
                 registry.publish(descriptor, head)
-        if descriptors:
-            self._sound(lambda descriptor: check_frames(self._store, descriptor), descriptors[-1])
+        if last is not None and not self._sound(self._check_frames, sound[-1]):
+            sound.pop()
         self._note_gaps(descriptors)
-        return _Objects(descriptors, last)
+        return _Objects(descriptors, sound, last, begin)
 
     def _sound(self, action: Callable[[Item], Result], item: Item) -> Result | None:
         """What an action makes of an object; None, and a word in the report, where the object is damaged or gone."""
@@ -288,6 +339,10 @@ class TopicRecovery:
     def _check_described(self, descriptor: ObjectDescriptor) -> Trailer:
         length = descriptor.size - descriptor.data_bytes
         return check_trailer(self._store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
+
+    def _check_frames(self, descriptor: ObjectDescriptor) -> bool:
+        check_frames(self._store, descriptor)
+        return True
 
     def _describe(self, found: FoundObject) -> tuple[ObjectDescriptor, Trailer]:
         trailer = read_trailer(self._store, found.key, found.size)
@@ -302,12 +357,9 @@ class TopicRecovery:
     # Steps 4 to 6
 
     def _reserved_end(self, head: Head, objects: _Objects) -> int:
-        if head.reserved_end:
-            return head.reserved_end
-        if objects.last is None:
-            return 0
-        self._sources.append("no reservation is on record: the log goes on far behind the last message that is known")
-        return max(objects.end_offset, objects.last.durable_end) + STEP
+        """That of the head; an object knows of more messages only where the metadata store was set back."""
+        known_end = objects.last.durable_end if objects.last is not None else 0
+        return head.reserved_end if known_end <= head.reserved_end else known_end + STEP
 
     def _move_head(self, registry: MetadataRegistry, objects: _Objects, uploaded_end: int, end_offset: int) -> Head:
         """The next object begins with the new log's first frame, in a segment that has no predecessor's number."""
@@ -344,6 +396,17 @@ class TopicRecovery:
             time_us=objects.descriptors[-1].last_time_us if objects.descriptors else self._clock(),
             producers=producers.to_bytes(),
         )
+
+
+def _unreadable(objects: _Objects, uploaded_end: int, committed: int) -> list[tuple[int, int]]:
+    """What was uploaded, is in no object that is sound, and not in the table either."""
+    ranges = []
+    end = max(objects.begin, committed)
+    for descriptor in objects.sound:
+        if descriptor.first_offset > end:
+            ranges.append((end, descriptor.first_offset))
+        end = max(end, descriptor.end_offset)
+    return [*ranges, (end, uploaded_end)] if uploaded_end > end else ranges
 
 
 def _with_objects(head: Head, descriptors: list[ObjectDescriptor], uploaded_end: int, now_us: int) -> Head:

@@ -11,6 +11,9 @@ from icestream.model.errors import ConflictError, StaleEpochError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
 
+_DESCRIBED_AT_ONCE = 50
+"""A metadata store takes so many operations in one transaction."""
+
 
 class MetadataRegistry:
     """`icestream.cloud.Registry` for one stream.
@@ -23,7 +26,7 @@ class MetadataRegistry:
     def __init__(self, metadata: MetadataStore, topic: TopicName, stream_id: str) -> None:
         self._metadata = metadata
         self._topic = topic
-        self._stream_id = stream_id
+        self.stream_id = stream_id
         self._key = keys.cloud_head(topic)
         self._lock = threading.Lock()
         self._revision = 0
@@ -37,10 +40,14 @@ class MetadataRegistry:
 
     def head(self) -> Head | None:
         head, _ = self._read()
-        return head if head is not None and head.stream_id == self._stream_id else None
+        return head if head is not None and head.stream_id == self.stream_id else None
 
-    def claim(self, head: Head) -> None:
-        """Changes the owner and its reservation, never how far the topic is: who wants that updates afterwards."""
+    def claim(self, head: Head) -> Head:
+        """Changes the owner, never how far the topic is: who wants that updates afterwards.
+
+        Its reservation is the larger one, of the head and of what the store has: whoever owned the topic until now may
+        have reserved more, and given it out, since the head was read.
+        """
         with self._lock:
             known, revision = self._read()
             if known is not None and known.stream_id != head.stream_id:
@@ -49,9 +56,26 @@ class MetadataRegistry:
                 raise self._stale(known)
             elif known is not None and _progress(known) != _progress(head):
                 raise self._moved()
+            elif known is not None:
+                head = replace(head, reserved_end=max(known.reserved_end, head.reserved_end))
             self._revision = revision
             self._epoch = head.epoch
             self._change(head, [], [])
+            return head
+
+    def describe(self, descriptors: Sequence[ObjectDescriptor]) -> None:
+        """Put objects on the record of a stream that has no head yet; the claim that follows makes them count."""
+        with self._lock:
+            known, revision = self._read()
+            if known is not None and known.stream_id == self.stream_id:
+                raise self._moved()
+            if known is not None:
+                self._clear_other_stream()
+            for first in range(0, len(descriptors), _DESCRIBED_AT_ONCE):
+                some = descriptors[first : first + _DESCRIBED_AT_ONCE]
+                puts = [Put(keys.cloud_object(self._topic, one.first_offset), one.to_bytes()) for one in some]
+                if not self._metadata.transaction([RevisionIs(self._key, revision)], puts).succeeded:
+                    raise self._moved()
 
     def refresh(self) -> Head:
         """The head as the store has it, to go on with; raises `StaleEpochError` unless this owner wrote it."""
@@ -75,18 +99,33 @@ class MetadataRegistry:
     def get(self, first_offset: int) -> ObjectDescriptor | None:
         entry = self._metadata.get(keys.cloud_object(self._topic, first_offset))
         descriptor = ObjectDescriptor.from_bytes(entry.value) if entry is not None else None
-        return descriptor if descriptor is not None and descriptor.stream_id == self._stream_id else None
+        return descriptor if descriptor is not None and descriptor.stream_id == self.stream_id else None
 
     def objects(self) -> list[ObjectDescriptor]:
         found = (ObjectDescriptor.from_bytes(entry.value) for entry in self._entries())
-        return [replace(one, index=None) for one in found if one.stream_id == self._stream_id]
+        return [replace(one, index=None) for one in found if one.stream_id == self.stream_id]
+
+    def page(self, after: int, limit: int) -> list[ObjectDescriptor]:
+        """The first objects that begin behind an offset, at most so many."""
+        found: list[ObjectDescriptor] = []
+        last = keys.cloud_object(self._topic, after) if after >= 0 else None
+        while len(found) < limit:
+            entries = self._metadata.list(keys.cloud_objects(self._topic), limit=limit, start_after=last)
+            if not entries:
+                break
+            described = (ObjectDescriptor.from_bytes(entry.value) for entry in entries)
+            found += [replace(one, index=None) for one in described if one.stream_id == self.stream_id]
+            last = entries[-1].key
+        return found[:limit]
 
     def forget(self) -> None:
         """Remove all records of the topic, whatever stream they are of: it is deleted."""
         with self._lock:
             self._owned = None
-            for entry in self._entries():
-                self._metadata.delete(entry.key)
+            found = [entry.key for entry in self._entries()]
+            for first in range(0, len(found), _DESCRIBED_AT_ONCE):
+                some = found[first : first + _DESCRIBED_AT_ONCE]
+                self._metadata.transaction([], [Delete(key) for key in some])
             self._metadata.delete(self._key)
 
     def _entries(self) -> Iterator[Entry]:
@@ -99,7 +138,7 @@ class MetadataRegistry:
 
     def _refresh(self) -> Head:
         head, revision = self._read()
-        if head is None or (head.stream_id, head.epoch) != (self._stream_id, self._epoch):
+        if head is None or (head.stream_id, head.epoch) != (self.stream_id, self._epoch):
             self._owned = None
             raise self._stale(head)
         self._revision, self._owned = revision, head
@@ -126,17 +165,17 @@ class MetadataRegistry:
             return entry.mod_revision
         if not result.succeeded:
             head, _ = self._read()
-            ours = head is not None and head.stream_id == self._stream_id and head.epoch <= self._epoch
+            ours = head is not None and head.stream_id == self.stream_id and head.epoch <= self._epoch
             raise self._moved() if ours else self._stale(head)
         return result.revision
 
     def _clear_other_stream(self) -> None:
         """Records of a topic that had the name before, left by a deletion that knew of no object store."""
         entry = self._metadata.get(keys.topic(self._topic))
-        if entry is None or TopicRecord.from_bytes(entry.value).stream_id != self._stream_id:
+        if entry is None or TopicRecord.from_bytes(entry.value).stream_id != self.stream_id:
             raise self._stale(None)
         for left in self._entries():
-            if ObjectDescriptor.from_bytes(left.value).stream_id != self._stream_id:
+            if ObjectDescriptor.from_bytes(left.value).stream_id != self.stream_id:
                 self._metadata.delete(left.key)
 
     def _moved(self) -> ConflictError:
@@ -149,7 +188,7 @@ class MetadataRegistry:
 
     def _stale(self, found: Head | None) -> StaleEpochError:
         owner = "another stream"
-        if found is not None and found.stream_id == self._stream_id:
+        if found is not None and found.stream_id == self.stream_id:
             owner = f"an owner of epoch {found.epoch}"
         return StaleEpochError(
             f"{owner} has taken the topic's cloud objects over",

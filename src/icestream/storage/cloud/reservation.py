@@ -5,17 +5,22 @@ none of them is ever used for another message.
 """
 
 import contextlib
-import json
+import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import structlog
+
 from icestream.cloud import Head
-from icestream.cloud.names import topic_key
+from icestream.cloud.names import stream_prefix
 from icestream.model.clock import Clock
-from icestream.model.errors import ConflictError, IcestreamError, LogLostError
+from icestream.model.errors import ConflictError, IcestreamError, LogLostError, ObjectNotFoundError, StaleEpochError
+from icestream.storage.cloud.found import TopicFile, describe_all, find_streams, in_order
+from icestream.storage.cloud.log_source import LogNotes
+from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.record import TopicRecord
-from icestream.wal import Log
+from icestream.wal import Log, LogState
 
 if TYPE_CHECKING:
     from icestream.storage.cloud.topic_cloud import TopicCloud
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 STEP = 16_777_216
 """How far ahead offsets are reserved; renewed when half of it is used."""
 _MAX_CLAIMS = 5
+_PAUSE_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
 
 
 class Reservation:
@@ -34,6 +41,7 @@ class Reservation:
         self._clock = clock
         self._record = record
         self._written: tuple[TopicRecord, int] | None = None
+        self._given_back = False
 
     @property
     def record(self) -> TopicRecord:
@@ -46,27 +54,52 @@ class Reservation:
         """Become the owner, and reserve the first offsets. Before that nothing may be published."""
         registry, log = self._cloud.registry, self._log
         for _ in range(_MAX_CLAIMS):
-            known = registry.head()
-            head = known or Head(
-                self._cloud.stream_id, log.stream.epoch, first_offset=log.start_offset, uploaded_end=log.start_offset
-            )
-            if head.uploaded_end > log.durable_end:
-                raise self._lost(head)
-            head = replace(
-                head,
-                epoch=log.stream.epoch,
-                reserved_end=max(head.reserved_end, log.durable_end + STEP),
-                updated_us=self._clock(),
-            )
             with contextlib.suppress(ConflictError):  # a change of ours from before a crash came through late
-                registry.claim(head)
-                log.offset_limit = head.reserved_end
+                head = registry.head() or self._first_head()
+                log.offset_limit = _claim(registry, head, log, self._clock()).reserved_end
                 return
-        raise ConflictError(
-            "the topic's record in the metadata store keeps changing",
-            operation="open log",
-            place=str(self._cloud.topic),
-            remedy="look whether another broker has the topic too",
+        raise _keeps_changing(log)
+
+    def _first_head(self) -> Head:
+        """The metadata store has none: the topic is new there, or that store was lost and the log was not.
+
+        What lies in the object store is described anew then: who does not know of objects may not count without them.
+        """
+        cloud, log = self._cloud, self._log
+        head = Head(cloud.stream_id, log.stream.epoch)
+        notes = LogNotes(log).load()
+        if not log.start_offset and log.stream.epoch == 1 and notes is None:
+            return head  # nothing of it was ever uploaded
+        cloud.is_anew = True
+        streams = find_streams(cloud.store, stream_prefix(cloud.topic, cloud.stream_id))
+        found = in_order(one for stream in streams for one in stream.objects)
+        if any(one.name.epoch > head.epoch for one in found):
+            raise self._taken_over(max(one.name.epoch for one in found))
+        if notes is not None and notes.stream_id == cloud.stream_id and notes.uploaded_end and not found:
+            raise self._other_store(notes.uploaded_end)
+        descriptors = [descriptor for descriptor, _ in describe_all(cloud.store, found)]
+        if not descriptors:
+            return head
+        last = descriptors[-1]
+        if last.end_offset > log.durable_end:
+            raise _lost(last.end_offset, log)
+        cloud.registry.describe(descriptors)
+        cloud.objects.forget()
+        _log.warning(
+            "the metadata store knew nothing of the topic's objects: they are described anew",
+            topic=str(cloud.topic),
+            objects=len(descriptors),
+            first_offset=found[0].name.first_offset,
+            end_offset=last.end_offset,
+        )
+        return replace(
+            head,
+            first_offset=found[0].name.first_offset,
+            uploaded_end=last.end_offset,
+            file_seq=last.file_seq,
+            byte_pos=last.byte_pos,
+            object_count=len(descriptors),
+            object_bytes=sum(descriptor.size for descriptor in descriptors),
         )
 
     @property
@@ -77,9 +110,14 @@ class Reservation:
     def renew(self) -> None:
         self._log.offset_limit = self._move(lambda: self._log.durable_end + STEP)
 
-    def give_back(self) -> None:
-        """At a clean end, when the log gives no more offsets out: those that no message has got are not lost."""
-        self._move(lambda: self._log.durable_end)
+    def give_back(self, end: int) -> None:
+        """At a clean end, when the log gives no more offsets out: those from `end` on, which no message has got.
+
+        Only the metadata store hears of it. The next owner tells it first that it reserves offsets again, and the
+        object store later, or not at all while that is away: what lies there must never say less than is reserved.
+        """
+        self._given_back = True
+        self._move(lambda: end)
 
     def _move(self, end: Callable[[], int]) -> int:
         cloud = self._cloud
@@ -93,24 +131,124 @@ class Reservation:
     def is_written(self) -> bool:
         """Whether the object store knows record and reservation too."""
         head = self._cloud.registry.owned
-        return head is None or self._written == (self._record, head.reserved_end)
+        return head is None or self._given_back or self._written == (self._record, head.reserved_end)
 
     def write(self) -> None:
         """Tell the object store: the topic can be recovered even if the metadata store is lost with the disk."""
         cloud, record = self._cloud, self._record
         head = cloud.registry.owned
-        if head is None:
+        if head is None or self._given_back:
             return
-        data = json.dumps({"record": asdict(record), "head": asdict(head)}, separators=(",", ":")).encode()
-        cloud.store.put(topic_key(cloud.topic, cloud.stream_id), data)
+        TopicFile(record, head).write(cloud.store)
         self._written = (record, head.reserved_end)
 
-    def _lost(self, head: Head) -> IcestreamError:
-        return LogLostError(
-            f"the cloud has messages up to offset {head.uploaded_end - 1}, the log only up to "
-            f"{self._log.durable_end - 1}: it is not the log that was uploaded",
+    def check_owner(self) -> None:
+        """Raise `StaleEpochError` where the object store names a later owner.
+
+        A broker with a metadata store of its own, such as the embedded one, hears of it nowhere else.
+        """
+        noted = TopicFile.read(self._cloud.store, self._cloud.topic, self._cloud.stream_id)
+        if noted is not None and noted.head.epoch > self._log.stream.epoch:
+            raise self._taken_over(noted.head.epoch)
+
+    def _other_store(self, uploaded_end: int) -> IcestreamError:
+        return ObjectNotFoundError(
+            f"{LogNotes(self._log).name} says that everything below offset {uploaded_end} is uploaded, and "
+            f"{self._cloud.store.name} has nothing of the topic: is this the right store?",
             operation="open log",
-            place=str(self._log.directory),
-            remedy="put the log's directory back in its place, or move this one away and make the topic live again "
-            "with `icestream topic recover`",
+            place=str(self._cloud.topic),
+            remedy="check cloud.backend, cloud.root and uploader.root_prefix; where the objects are really gone, "
+            "remove that file",
         )
+
+    def _taken_over(self, epoch: int) -> IcestreamError:
+        return StaleEpochError(
+            f"the log here is that of epoch {self._log.stream.epoch}, and the cloud knows an owner of epoch {epoch}: "
+            "the topic has gone on elsewhere",
+            operation="upload",
+            place=str(self._log.directory),
+            remedy="move the directory away; `icestream topic recover` brings the topic back here",
+        )
+
+
+class LoneReservation:
+    """That of a topic that was uploaded once and is not any more, here: no uploader keeps it.
+
+    Recovery relies on what the metadata store says of reserved offsets, whether messages were uploaded lately or not.
+    Nothing is given back: who uploads again does that.
+    """
+
+    def __init__(self, registry: MetadataRegistry, log: Log, clock: Clock) -> None:
+        self._registry = registry
+        self._log = log
+        self._clock = clock
+        self._renewing = threading.Lock()
+        self._closed = threading.Event()
+
+    def claim(self) -> None:
+        """Before anything is published. A topic that was never uploaded needs no reservation."""
+        log = self._log
+        for _ in range(_MAX_CLAIMS):
+            head = self._registry.head()
+            if head is None:
+                return
+            with contextlib.suppress(ConflictError):
+                log.offset_limit = _claim(self._registry, head, log, self._clock()).reserved_end
+                log.listeners.add(self._committed)
+                return
+        raise _keeps_changing(log)
+
+    def _committed(self) -> None:
+        """By the thread that commits: it has to be quick."""
+        log = self._log
+        if log.state is LogState.CLOSED:
+            self._closed.set()
+        elif log.durable_end + STEP // 2 > log.offset_limit and self._renewing.acquire(blocking=False):
+            threading.Thread(target=self._renew, name="reservation", daemon=True).start()
+
+    def _renew(self) -> None:
+        """Move it ahead, however long the metadata store is away: at the limit nothing is published any more."""
+        registry, log = self._registry, self._log
+        try:
+            while not self._closed.is_set():
+                try:
+                    head = registry.owned or registry.refresh()
+                    head = replace(head, reserved_end=log.durable_end + STEP, updated_us=self._clock())
+                    registry.update(head)
+                except IcestreamError as error:
+                    _log.warning("offsets could not be reserved", topic=log.stream.topic, error=str(error))
+                    if not error.retryable:
+                        return
+                    self._closed.wait(_PAUSE_SECONDS)
+                else:
+                    log.offset_limit = head.reserved_end
+                    return
+        finally:
+            self._renewing.release()
+
+
+def _claim(registry: MetadataRegistry, head: Head, log: Log, now_us: int) -> Head:
+    if head.uploaded_end > log.durable_end:
+        raise _lost(head.uploaded_end, log)
+    reserved_end = max(head.reserved_end, log.durable_end + STEP)
+    return registry.claim(replace(head, epoch=log.stream.epoch, reserved_end=reserved_end, updated_us=now_us))
+
+
+def _keeps_changing(log: Log) -> ConflictError:
+    return ConflictError(
+        "the topic's record in the metadata store keeps changing",
+        operation="open log",
+        place=log.stream.topic,
+        remedy="look whether another broker has the topic too",
+    )
+
+
+def _lost(uploaded_end: int, log: Log) -> IcestreamError:
+    return LogLostError(
+        f"the cloud has messages up to offset {uploaded_end - 1}, the log only up to {log.durable_end - 1}: it is not "
+        "the log that was uploaded",
+        operation="open log",
+        place=str(log.directory),
+        remedy="put the log's directory back in its place, or move this one away and make the topic live again with "
+        "`icestream topic recover`",
+    )

@@ -138,8 +138,12 @@ def _take_off_the_record(cloud: TopicCloud, descriptors: list[ObjectDescriptor],
 def remove_orphans(cloud: TopicCloud) -> int:
     """Delete objects that lie before the first one on the record: step 3 of removals that were cut short.
 
-    Nothing at or past the head is touched, known or not: it may be on its way to the record.
+    Nothing at or past the head is touched, known or not: it may be on its way to the record. Nothing at all is touched
+    where the record may be wrong: it was made from what was found just now, or the uploader does not agree with it.
     """
+    status = cloud.status
+    if cloud.is_anew or (status is not None and status.last_error is not None):
+        return 0
     head = cloud.registry.head()
     if head is None or not head.first_offset:
         return 0

@@ -43,6 +43,8 @@ class TopicCloud:
         self._uploaded_end: int | None = None
         self.changing = threading.Lock()
         """Held by who reads the head, changes it and writes it: the uploader and retention both do."""
+        self.is_anew = False
+        """Whether the metadata store had no head of the topic when its log was opened, and that was not its first."""
         self.confirmed_end = 0
         """Retention has looked at the objects that end here or before: they lie in the store, whole."""
 

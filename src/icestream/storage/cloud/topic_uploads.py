@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from icestream.cloud import Head
 from icestream.cloud.object_maker import ObjectMaker
 from icestream.cloud.uploader import Uploader
 from icestream.config import UploaderSettings
@@ -108,11 +109,17 @@ class TopicUploads:
         self._last_upload_us: int | None = None
         self._error: IcestreamError | None = None
         self._stopped = False
+        self._head: Head | None = None
+        """The last one that was known; figures need not be newer."""
+        self._reserving = threading.Lock()
+        """Held by who moves the reservation and the log's limit with it."""
+        self._ended = False
 
     # When
 
     def begin(self) -> None:
         """The topic was claimed: ship what an earlier run has left, and follow the log."""
+        self._head = self.cloud.registry.owned
         self.log.listeners.add(self._committed)
         self._look_on(monotonic())
         if not self.reservation.is_written:
@@ -120,6 +127,11 @@ class TopicUploads:
 
     def end(self) -> None:
         self.log.listeners.discard(self._committed)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something durable is not uploaded."""
+        return self.cloud.uploaded_end < self.log.durable_end
 
     def hurry(self) -> None:
         """Ship what is durable now."""
@@ -146,8 +158,11 @@ class TopicUploads:
             self._idle = False
             self._schedule(self, monotonic() + self._interval_seconds)
 
-    def _look_on(self, now: float) -> None:
-        """After a cycle that went well: go on at once if there is a reason to, else when the interval is over."""
+    def _look_on(self, now: float, *, found_nothing: bool = False) -> None:
+        """After a cycle that went well: go on soon if there is a reason to, else when the interval is over.
+
+        Soon is at once, unless there was nothing to ship: then the reason is new, or there is a fault, and no hurry.
+        """
         head = self.cloud.registry.owned
         if head is None:
             self._schedule(self, now + _FIRST_PAUSE_SECONDS)
@@ -164,7 +179,8 @@ class TopicUploads:
             return
         self._idle = False
         hurry = sealed > head.uploaded_end or is_full or self._wanted_end > head.uploaded_end
-        self._schedule(self, now if hurry else now + self._interval_seconds)
+        soon = now + _FIRST_PAUSE_SECONDS if found_nothing else now
+        self._schedule(self, soon if hurry else now + self._interval_seconds)
 
     # Doing it
 
@@ -173,6 +189,7 @@ class TopicUploads:
         if self._stopped or self.is_over:
             return
         try:
+            self.reservation.check_owner()
             if not self.reservation.is_written:
                 self.reservation.write()
             descriptor = self._uploader.cycle()
@@ -187,7 +204,8 @@ class TopicUploads:
                 self._uploaded_bytes += descriptor.size
                 self._last_upload_us = self._clock()
             self._done.notify_all()
-        self._look_on(monotonic())
+        self._head = self.cloud.registry.owned or self._head
+        self._look_on(monotonic(), found_nothing=descriptor is None)
 
     def _failed(self, error: IcestreamError) -> None:
         stale = isinstance(error, StaleEpochError)
@@ -198,6 +216,8 @@ class TopicUploads:
             self._error, self._stopped = error, stopped
             self._done.notify_all()
         topic = str(self.cloud.topic)
+        if stale:
+            self.log.leave_to_others(error.message)
         if stopped:
             _log.error("nothing of the topic is uploaded any more", topic=topic, error=str(error))
             return
@@ -208,16 +228,23 @@ class TopicUploads:
 
     def renew_reservation(self) -> None:
         """Move it ahead if half of it is used. Raises nothing: it is tried again in a second."""
-        if self._stopped or not self.reservation.is_used:
-            return
-        try:
-            self.reservation.renew()
-        except StaleEpochError as error:
-            self._failed(error)
-        except IcestreamError as error:
-            _log.warning("offsets could not be reserved", topic=str(self.cloud.topic), error=str(error))
-        else:
-            self._schedule(self, monotonic())
+        with self._reserving:
+            if self._ended or self._is_stale or not self.reservation.is_used:
+                return
+            try:
+                self.reservation.renew()
+            except StaleEpochError as error:
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - without offsets nothing can be published, so it is tried again
+                _log.warning("offsets could not be reserved", topic=str(self.cloud.topic), error=str(error))
+            else:
+                if self.log.taken_over is not None:  # found out meanwhile
+                    self.log.close_offsets()
+                self._schedule(self, monotonic())
+
+    @property
+    def _is_stale(self) -> bool:
+        return isinstance(self._error, StaleEpochError)
 
     def use(self, record: TopicRecord) -> None:
         """The topic's record has changed; the object store is told soon."""
@@ -250,20 +277,31 @@ class TopicUploads:
             remedy="wait for it with a longer timeout, or look at the broker's log",
         )
 
-    def give_back(self) -> None:
-        """At the end, with no offset given out any more. Raises nothing: what stays reserved does no harm."""
-        if self._stopped or self.log.state is not LogState.OPEN:
-            return
+    def give_back(self) -> bool:
+        """At the end, with no offset given out any more; False where the metadata store is away.
+
+        Raises nothing: what stays reserved does no harm. So it does where the last change of the head may still come
+        through, and where the reservation is being moved right now by somebody who waits for the metadata store.
+        """
+        if self._is_stale or self.log.state is not LogState.OPEN or self.cloud.registry.owned is None:
+            return True
+        if not self._reserving.acquire(blocking=False):
+            return True
         try:
+            self._ended = True
+            end = self.log.close_offsets()
             self.log.sync()
-            self.reservation.give_back()
-            self.reservation.write()
-        except IcestreamError as error:
+            self.reservation.give_back(end)
+        except Exception as error:  # noqa: BLE001 - a topic that fails keeps no other from it
             _log.warning("offsets stay reserved", topic=str(self.cloud.topic), error=str(error))
+            return not isinstance(error, UnavailableError)
+        finally:
+            self._reserving.release()
+        return True
 
     @property
     def status(self) -> UploadStatus:
-        head = self.cloud.registry.owned or self.cloud.registry.head()
+        head = self._head = self.cloud.registry.owned or self._head
         uploaded_end = head.uploaded_end if head is not None else 0
         visible = self.log.visible
         waiting = max(0, visible.end_offset - uploaded_end)

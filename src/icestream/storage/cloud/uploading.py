@@ -8,6 +8,7 @@ the object store is doing.
 import contextlib
 import heapq
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from time import monotonic
@@ -21,6 +22,9 @@ from icestream.wal import Log
 
 _RESERVATION_SECONDS = 1.0
 _MAX_OPENING_PAUSE_SECONDS = 60.0
+_GIVING_BACK_SHARE = 0.2
+"""Of the time for stopping: uploads do not take it."""
+_GIVING_BACK_THREADS = 8
 _log = structlog.get_logger(__name__)
 
 
@@ -84,31 +88,52 @@ class Uploading:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ship what is left, for a bounded time, and give back the offsets that no message has got.
+        """Ship what is left, and give back the offsets that no message has got, both for a bounded time.
 
-        Nothing is published any more when it returns: a message could get an offset that is not reserved.
+        Nothing is published any more when it returns: a message could get an offset that is not reserved. Threads that
+        wait for a store that is away are left behind; what they do can be cut short anywhere.
         """
         self._closing.set()
-        for thread in self._keepers:
-            thread.join()
-        deadline = monotonic() + self.settings.shutdown_timeout_seconds
+        seconds = self.settings.shutdown_timeout_seconds
+        deadline = monotonic() + seconds
+        upload_deadline = deadline - seconds * _GIVING_BACK_SHARE
+        _join(self._keepers, upload_deadline)
         topics = list(self._topics.values())
         for uploads in topics:
             uploads.log.close_offsets()
-            uploads.hurry()
+            if uploads.is_behind:
+                uploads.hurry()
         for uploads in topics:
             with contextlib.suppress(IcestreamError):  # it was told when it happened
-                uploads.flush(max(0.0, deadline - monotonic()))
+                uploads.flush(max(0.0, upload_deadline - monotonic()))
         self._stopping.set()
         for uploads in topics:
             uploads.cancel()
+            uploads.end()
         with self._changed:
             self._changed.notify_all()
-        for thread in self._workers:
-            thread.join()
-        for uploads in topics:
-            uploads.end()
-            uploads.give_back()
+        self._give_back(topics, deadline)
+        _join(self._workers, deadline)
+
+    def _give_back(self, topics: list[TopicUploads], deadline: float) -> None:
+        """Several at a time, and none any more once the metadata store turns out to be away."""
+        left = deque(topics)
+
+        def give_back() -> None:
+            with contextlib.suppress(IndexError):
+                while monotonic() < deadline:
+                    if not left.popleft().give_back():
+                        left.clear()
+
+        threads = [
+            threading.Thread(target=give_back, name=f"upload-end-{number}", daemon=True)
+            for number in range(min(_GIVING_BACK_THREADS, len(topics)))
+        ]
+        for thread in threads:
+            thread.start()
+        _join(threads, deadline)
+        if left:
+            _log.warning("the time was up: offsets stay reserved", topics=len(left))
 
     def _upload(self) -> None:
         while (uploads := self._take()) is not None:
@@ -143,7 +168,12 @@ class Uploading:
     def _reserve(self) -> None:
         while not self._closing.wait(_RESERVATION_SECONDS):
             for uploads in list(self._topics.values()):
-                uploads.renew_reservation()
+                if self._closing.is_set():
+                    return
+                try:
+                    uploads.renew_reservation()
+                except Exception:  # noqa: BLE001 - the thread serves all topics: one of them must not end it
+                    _log.exception("offsets could not be reserved", topic=str(uploads.cloud.topic))
 
     def _open(self, open_logs: Callable[[], Iterable[Callable[[], Log]]]) -> None:
         """Open every topic's log; those that cannot be opened right now are tried again."""
@@ -155,8 +185,8 @@ class Uploading:
                     return
                 try:
                     open_log()
-                except IcestreamError as error:
-                    if error.retryable:
+                except Exception as error:  # noqa: BLE001 - as above
+                    if isinstance(error, IcestreamError) and error.retryable:
                         again.append(open_log)
                     else:
                         _log.warning("a log cannot be opened, so nothing of it is uploaded", error=str(error))
@@ -164,3 +194,9 @@ class Uploading:
             if left and self._closing.wait(pause):
                 return
             pause = min(_MAX_OPENING_PAUSE_SECONDS, 2 * pause)
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, deadline - monotonic()))

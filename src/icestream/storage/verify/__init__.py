@@ -9,7 +9,7 @@ What is proved, for each topic:
   the table's own properties;
 - the rows of each file are in offset order (or its row groups sorted, where the topic asks for it), its description
   tells the truth, and in a table without partitions no two files overlap;
-- the log itself can be read to its end, every frame checked;
+- the log itself can be read to its end, every frame checked; one that is known to have been there is there;
 - the objects in the cloud follow on each other, their head counts them rightly, each is there with its size, and every
   frame, trailer and index in them is sound; where the log holds the same messages, they are equal.
 
@@ -21,6 +21,17 @@ compares that with the table, `layout` looks at the table's files, `cloud_audit`
 from icestream.storage.verify.clouds import Clouds
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import BrokerLogs, DirectoryLogs, Logs, LogView
+from icestream.storage.verify.tables import open_tables
 from icestream.storage.verify.verify import verify_topic
 
-__all__ = ["BrokerLogs", "Clouds", "DirectoryLogs", "Finding", "LogView", "Logs", "Verification", "verify_topic"]
+__all__ = [
+    "BrokerLogs",
+    "Clouds",
+    "DirectoryLogs",
+    "Finding",
+    "LogView",
+    "Logs",
+    "Verification",
+    "open_tables",
+    "verify_topic",
+]

@@ -1,6 +1,8 @@
 """A topic's objects in the cloud: the records about them, the store's list of them, and every frame in them."""
 
+import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 
 import pyarrow as pa
@@ -40,6 +42,14 @@ class CloudAudit:
             report.cloud_first, report.cloud_end = self.first_offset, self.end_offset
         self._check_records(head)
         self._check_store()
+
+    @cached_property
+    def storage(self) -> str:
+        """The topic's kind, as the newest object that can be read says; for who has no log to ask."""
+        for descriptor in reversed(self.objects):
+            with contextlib.suppress(DamagedError):
+                return str(read_trailer(self._cloud.store, descriptor).record.get("storage", "table"))
+        return "table"
 
     def _check_records(self, head: Head | None) -> None:
         for before, after in pairwise(self.objects):

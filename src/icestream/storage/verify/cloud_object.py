@@ -9,6 +9,7 @@ from icestream.model.errors import ObjectNotFoundError
 from icestream.model.frame_bytes import Complete, Corrupt
 from icestream.model.frame_scan import Scan
 from icestream.model.frames import Frame
+from icestream.model.messages import Encoding
 from icestream.model.sparse_index import SparseIndex
 
 _READ_BYTES = 4 << 20
@@ -72,12 +73,18 @@ class ObjectCheck:
             wrong = f"a frame begins at offset {frame.base_offset}, where {self._expected} is due"
         elif not self._epoch <= frame.epoch <= descriptor.epoch:
             wrong = f"a frame has the epoch {frame.epoch}, the one before {self._epoch}, the object {descriptor.epoch}"
-        elif not descriptor.first_time_us <= frame.publish_time_us <= descriptor.last_time_us:
+        elif not self._is_in_time(frame):
             wrong = f"a frame was published at {frame.publish_time_us}, which is outside of the object's times"
         if wrong is not None:
             raise damaged_object(descriptor, wrong, position=position, first=self._expected)
         self._expected, self._epoch = frame.end_offset, frame.epoch
         self._frames += 1
+
+    def _is_in_time(self, frame: Frame) -> bool:
+        """What a repair gave up at the beginning of a segment has no time."""
+        first, last = self._descriptor.first_time_us, self._descriptor.last_time_us
+        no_time = frame.encoding == Encoding.LOST and frame.publish_time_us == 0
+        return no_time or first <= frame.publish_time_us <= last
 
     def _check_whole(self) -> None:
         descriptor = self._descriptor

@@ -43,7 +43,7 @@ class JoinedLog:
 
     @property
     def storage(self) -> str:
-        return "table" if self.log is None else self.log.storage
+        return self.cloud.storage if self.log is None else self.log.storage
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         cloud = Side(self.cloud.batches())

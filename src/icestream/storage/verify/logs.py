@@ -14,10 +14,13 @@ from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
 from icestream.model.names import TopicName
 from icestream.storage.record import topic_schema
+from icestream.storage.verify.clouds import Clouds
 from icestream.wal import LocalFiles
 from icestream.wal.inspect import Report, inspect_directory, segment_pieces
 from icestream.wal.segment import segment_offsets
 from icestream.wal.stream import STREAM_FILE, load_stream
+
+_UNKNOWN = "the broker does not know it, its object store does: bring it back with `icestream topic recover`"
 
 
 class LogView(Protocol):
@@ -54,6 +57,9 @@ class Logs(Protocol):
 
     def view(self, topic: TopicName) -> LogView | None: ...
 
+    def missing(self, clouds: Clouds, /) -> dict[TopicName, str]:
+        """The topics that ought to have a log and have none, and why that is said of each."""
+
     def is_uploaded(self, topic: TopicName, /) -> bool:
         """Whether it is known that the cloud has messages of it."""
 
@@ -64,6 +70,10 @@ class BrokerLogs:
 
     def topics(self) -> list[TopicName]:
         return sorted(TopicName.parse(found.topic) for found in self.client.list_topics())
+
+    def missing(self, _clouds: Clouds) -> dict[TopicName, str]:
+        """The broker tells of those it knows as of any other, with what is wrong."""
+        return {TopicName.parse(topic): _UNKNOWN for topic in self.client.recoverable_topics()["recoverable"]}
 
     def is_uploaded(self, topic: TopicName) -> bool:
         try:
@@ -163,6 +173,9 @@ class DirectoryLogs:
     def topics(self) -> list[TopicName]:
         found = self.directory.glob(f"*/*/{STREAM_FILE}")
         return sorted(TopicName(path.parts[-3], path.parts[-2]) for path in found if not path.parts[-3].startswith("."))
+
+    def missing(self, clouds: Clouds) -> dict[TopicName, str]:
+        return clouds.missing(set(self.topics()))
 
     def is_uploaded(self, _topic: TopicName) -> bool:
         return False

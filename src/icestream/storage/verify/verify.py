@@ -12,12 +12,15 @@ from icestream.storage.verify.joined import JoinedLog
 from icestream.storage.verify.layout import Layout
 from icestream.storage.verify.logs import LogView
 from icestream.storage.verify.reconcile import Reconciliation
-from icestream.table import Tables, TopicTable
+from icestream.storage.verify.tables import FindTable
+from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.ordered import ordered_scan
 
 FindCloud = Callable[[TopicName, str | None], TopicCloud | None]
 """A topic's part in the cloud, of the stream or, where that is not known, of the newest; None if there is none."""
+Missing = Callable[[TopicName], str | None]
+"""Why a topic ought to have a log, and has lost it; None if it need not have one."""
 Progress = Callable[[int, int], None]
 """Told how many offsets are checked, and of how many."""
 
@@ -25,13 +28,16 @@ Progress = Callable[[int, int], None]
 def verify_topic(
     topic: TopicName,
     find_log: Callable[[TopicName], LogView | None],
-    tables: Tables,
+    tables: FindTable,
     progress: Progress = lambda _done, _all: None,
     find_cloud: FindCloud = lambda _topic, _stream_id: None,
+    *,
+    missing: Missing = lambda _topic: None,
 ) -> Verification:
     """Check a topic's log, cloud objects and table against each other. What is wrong is in the findings, not raised.
 
-    Table and objects are looked at before the log: what they hold the log held before.
+    Table and objects are looked at before the log: what they hold the log held before. What `missing`
+    says of a topic without a log is a finding.
     """
     report = Verification(topic)
     began = time.monotonic()
@@ -45,9 +51,12 @@ def verify_topic(
         audit = CloudAudit(cloud, report) if cloud is not None else None
         log = find_log(topic)
         joined = _join(topic, log, audit, report)
-        if table is None and joined is None:
+        loss = missing(topic) if log is None else None
+        if loss is not None:
+            report.add(Finding("damaged", loss))
+        elif table is None and joined is None:
             report.add(Finding("damaged", "there is neither a log nor a table"))
-        else:
+        if table is not None or joined is not None:
             _note_log(log, report)
             _verify(joined, table, report, progress)
     except IcestreamError as error:

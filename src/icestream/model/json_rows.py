@@ -1,0 +1,87 @@
+"""Rows of any columns as what JSON can say, made column by column.
+
+Bytes are text where they are UTF-8, else base64 under `name_base64`; times are RFC 3339 with all their digits; NaN and
+infinities, which JSON does not have, are null.
+"""
+
+import base64
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    columns = [_values(batch.column(index)) for index in range(batch.num_columns)]
+    names = batch.schema.names
+    return [_row(names, row) for row in zip(*columns, strict=True)] if columns else [{}] * batch.num_rows
+
+
+def text_or_base64(name: str, value: bytes | None) -> tuple[str, str | None]:
+    """The value as text under its name if it is UTF-8, else as base64 under `name_base64`."""
+    if value is None:
+        return name, None
+    try:
+        return name, value.decode()
+    except UnicodeDecodeError:
+        return f"{name}_base64", base64.b64encode(value).decode()
+
+
+def _row(names: list[str], values: tuple[Any, ...]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, bytes):
+            field, text = text_or_base64(name, value)
+            row[field] = text
+        else:
+            row[name] = plain(value)
+    return row
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return [_time_text(value, kind) for value in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_duration(kind) or pa.types.is_time64(kind):
+        return list(column.cast(pa.int64()).to_pylist())
+    return list(column.to_pylist())
+
+
+def _time_text(value: int | None, kind: pa.DataType) -> str | None:
+    """RFC 3339; the finest unit's digits are kept, which Python's own times cannot do."""
+    if value is None:
+        return None
+    per_second = _PER_SECOND[kind.unit]
+    seconds, fraction = divmod(value, per_second)
+    try:
+        text = (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="seconds").removesuffix("+00:00")
+    except OverflowError:
+        return str(value)
+    digits = len(str(per_second)) - 1
+    return text + (f".{fraction:0{digits}}" if digits else "") + ("Z" if kind.tz else "")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can say it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value - value == 0 else None
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {str(name): plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return str(value)
+    return str(value)
