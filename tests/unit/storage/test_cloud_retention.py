@@ -175,6 +175,18 @@ def test_what_a_removal_could_not_delete_is_found_and_deleted_later(shelf: Shelf
     assert remove_orphans(shelf.cloud) == 0
 
 
+def test_what_has_no_sound_end_is_no_orphan(shelf: Shelf) -> None:
+    """A recovery could not describe it, and so begins behind it."""
+    damaged = object_key(TOPIC, STREAM_ID, ObjectName(0, 10, 1))
+    content = shelf.store.contents[damaged]
+    remove_objects(shelf.cloud, 10, NOW_US)
+    for kept in (content[:-1] + b"?", content[:-70], b""):
+        shelf.store.contents[damaged] = kept
+        assert remove_orphans(shelf.cloud) == 0
+    shelf.store.contents[damaged] = content
+    assert remove_orphans(shelf.cloud) == 1
+
+
 def test_objects_at_or_past_the_head_are_never_orphans(shelf: Shelf) -> None:
     remove_objects(shelf.cloud, 30, NOW_US)
     others = [
@@ -200,8 +212,10 @@ def test_nothing_is_looked_for_while_nothing_was_removed(shelf: Shelf) -> None:
 def test_nothing_is_an_orphan_while_the_record_may_be_wrong(
     shelf: Shelf, doubt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    first = object_key(TOPIC, STREAM_ID, ObjectName(0, 10, 1))
+    content = shelf.store.contents[first]
     remove_objects(shelf.cloud, 30, NOW_US)
-    shelf.store.contents[object_key(TOPIC, STREAM_ID, ObjectName(0, 10, 1))] = b"x"
+    shelf.store.contents[first] = content
     if doubt == "made anew":
         shelf.cloud.is_anew = True
     else:

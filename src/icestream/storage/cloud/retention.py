@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 
-from icestream.cloud import ObjectDescriptor
+from icestream.cloud import ObjectDescriptor, ObjectInfo
 from icestream.cloud.names import ObjectName, stream_prefix
 from icestream.cloud.object_map import Span
 from icestream.cloud.trailer import FOOTER_BYTES, footer_data_bytes
@@ -135,11 +135,19 @@ def _take_off_the_record(cloud: TopicCloud, descriptors: list[ObjectDescriptor],
     )
 
 
+def _has_sound_end(cloud: TopicCloud, found: ObjectInfo) -> bool:
+    if found.size < FOOTER_BYTES:
+        return False
+    footer = cloud.store.read(found.key, found.size - FOOTER_BYTES, FOOTER_BYTES)
+    return footer_data_bytes(footer) is not None
+
+
 def remove_orphans(cloud: TopicCloud) -> int:
     """Delete objects that lie before the first one on the record: step 3 of removals that were cut short.
 
     Nothing at or past the head is touched, known or not: it may be on its way to the record. Nothing at all is touched
-    where the record may be wrong: it was made from what was found just now, or the uploader does not agree with it.
+    where the record may be wrong: it was made from what was found just now, or the uploader does not agree with it. And
+    what has no sound end stays: a recovery could not describe it, and its frames may be all that is left of messages.
     """
     status = cloud.status
     if cloud.is_anew or (status is not None and status.last_error is not None):
@@ -154,7 +162,7 @@ def remove_orphans(cloud: TopicCloud) -> int:
             continue
         if name.first_offset >= head.first_offset or removed == MAX_REMOVED:  # names come in the order of offsets
             break
-        if name.end_offset <= head.first_offset:
+        if name.end_offset <= head.first_offset and _has_sound_end(cloud, found):
             cloud.store.delete(found.key)
             removed += 1
     return removed
