@@ -171,5 +171,5 @@ def test_a_lost_disk_is_recovered_and_what_was_not_uploaded_is_said_to_be_lost(
 
 
 def test_topics_are_recovered_by_name_or_all(icestream: Run) -> None:
-    assert "Name a topic, or give --all" in icestream("topic", "recover", code=2).stderr
+    assert "Either name a topic or give --all" in icestream("topic", "recover", code=2).stderr
     icestream("topic", "recover", TOPIC, "--all", code=2)

@@ -16,10 +16,16 @@ _ACK = click.Choice(["memory", "disk", "table"])
 
 _ack_option = click.option("--ack", type=_ACK, help="When a publish is acknowledged, unless it says so itself.")
 _minutes_option = click.option(
-    "--retention-minutes", type=click.IntRange(min=1), metavar="N", help="How long the local log keeps messages."
+    "--retention-minutes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How long the local log keeps messages; with --storage log, the cloud.",
 )
 _mb_option = click.option(
-    "--retention-mb", type=click.IntRange(min=1), metavar="N", help="How many megabytes the local log keeps."
+    "--retention-mb",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many megabytes the local log keeps; with --storage log, the cloud.",
 )
 
 

@@ -47,7 +47,7 @@ def recover(name: str | None, everything: bool, broker: str, as_json: bool) -> N
     recovered does not keep the others from it, and the exit code is 1.
     """
     if (name is not None) == everything:
-        raise click.UsageError("Name a topic, or give --all.")
+        raise click.UsageError("Either name a topic or give --all.")
     with Client(broker) as client:
         reports, failed = _recover_all(client) if name is None else ([client.recover_topic(name)], {})
     if as_json:

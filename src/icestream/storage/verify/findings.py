@@ -8,7 +8,19 @@ from icestream.model.names import TopicName
 MAX_FINDINGS = 100
 """Of one topic; more are counted."""
 
-Kind = Literal["stream", "ledger", "gap", "duplicate", "content", "order", "overlap", "description", "damaged", "cloud"]
+Kind = Literal[
+    "stream",
+    "ledger",
+    "gap",
+    "duplicate",
+    "content",
+    "order",
+    "overlap",
+    "description",
+    "damaged",
+    "cloud",
+    "unchecked",  # a catalog, store or broker could not be asked
+]
 
 
 @dataclass(frozen=True)

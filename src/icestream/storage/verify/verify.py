@@ -60,7 +60,7 @@ def verify_topic(
             _note_log(log, report)
             _verify(joined, table, report, progress)
     except IcestreamError as error:
-        report.add(Finding("damaged", error.message, place=error.place))
+        report.add(Finding("unchecked" if error.retryable else "damaged", error.message, place=error.place))
     report.seconds = time.monotonic() - began
     return report
 
