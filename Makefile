@@ -7,12 +7,13 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 STAMP  := $(VENV)/.synced
 UV_VERSION := 0.13.7
+WHOLE_LINES := $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo test check fast fault soak mutants bench docs lock format clean
+.PHONY: help setup servers demo test check unit integration fault e2e soak mutants bench docs lock format clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## build the environment in .venv from the lock file (quick when nothing changed)
 
@@ -34,7 +35,8 @@ servers: setup ## obtain the servers and jars that tests need into the cache fol
 demo: setup ## the whole story on this machine, with embedded defaults
 	@$(BIN)/icestream demo
 
-test: check fast fault ## everything that must pass: check, then the tests from fast to slow
+test: check servers ## everything that must pass: check, then all tests, two kinds of them side by side
+	@$(MAKE) --no-print-directory --jobs=2 $(WHOLE_LINES) unit integration fault e2e
 
 check: setup ## lint, types, layers, dependencies
 	@echo "check: ruff"      && $(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -42,11 +44,17 @@ check: setup ## lint, types, layers, dependencies
 	@echo "check: layers"    && PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	@echo "check: deptry"    && $(BIN)/deptry src
 
-fast: setup servers ## unit, property, conformance and integration tests
-	@$(BIN)/pytest tests/unit tests/conformance tests/property tests/integration
+unit: setup servers ## tests of parts: unit, property and conformance
+	@$(BIN)/pytest tests/unit tests/conformance tests/property
 
-fault: setup servers ## crashes, power cuts, full disks, whole processes
-	@$(BIN)/pytest tests/fault tests/e2e
+integration: setup servers ## tests of parts together, with real servers and Spark
+	@$(BIN)/pytest tests/integration
+
+fault: setup servers ## crashes, power cuts, full disks, cut connections
+	@$(BIN)/pytest tests/fault
+
+e2e: setup servers ## whole processes, as users start them
+	@$(BIN)/pytest tests/e2e
 
 soak: setup servers ## the long fault and load runs (ICESTREAM_SOAK=1 widens every seeded test)
 	@ICESTREAM_SOAK=1 $(BIN)/pytest tests/property tests/fault tests/e2e
