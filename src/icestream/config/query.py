@@ -13,9 +13,6 @@ class QuerySettings(Section):
     max_memory_mb: int = Field(
         default=512, ge=16, le=1_048_576, description="Most memory of one query; one that needs more fails."
     )
-    threads: Annotated[int, Unit("threads")] = Field(
-        default=2, ge=1, le=256, description="Threads that work on one query."
-    )
     timeout_ms: int = Field(
         default=60_000,
         ge=1,

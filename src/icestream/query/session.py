@@ -17,7 +17,7 @@ def open_session(settings: QuerySettings) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(
         ":memory:",
         config={
-            "threads": settings.threads,
+            "threads": 1,  # with more of them DuckDB reads on and on, whatever of the result is taken
             "memory_limit": f"{settings.max_memory_mb}MiB",
             "temp_directory": "",  # nothing is spilled: a query that needs more memory fails
             "autoinstall_known_extensions": False,
@@ -27,6 +27,7 @@ def open_session(settings: QuerySettings) -> duckdb.DuckDBPyConnection:
         },
     )
     connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET streaming_buffer_size = '64KB'")  # it does not count the bytes of payloads
     connection.execute(f"ATTACH ':memory:' AS {quoted(CATALOG)}")
     connection.execute(f"USE {quoted(CATALOG)}")
     connection.execute("DETACH memory")

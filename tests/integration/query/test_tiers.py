@@ -219,7 +219,7 @@ def test_conditions_that_are_pushed_down_change_no_result(stage: Stage) -> None:
         if first < 200:
             stage.commit()
     stage.prune()
-    engine = engine_of(stage.storage, threads=1)
+    engine = engine_of(stage.storage)
     rows = pa.Table.from_batches(stage.topic.read(stage.topic.reader(StartPosition.earliest())))
     assert rows.num_rows == 300
     with duckdb.connect() as plain:

@@ -16,6 +16,7 @@ class Upstream(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[tuple[str, str, bytes]] = []
+        self.asked = threading.Event()
         self.hosts: list[str] = []
 
     @property
@@ -30,6 +31,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._chunked() if "chunked" in self.headers.get("Transfer-Encoding", "") else self._plain()
         self.server.seen.append((self.command, self.path, body))
+        self.server.asked.set()
         self.server.hosts.append(self.headers["Host"])
         self.send_response(200)
         if self.path.startswith("/chunked"):
@@ -171,7 +173,7 @@ def test_a_held_request_arrives_after_its_client_is_gone(
     client.close()
     assert upstream.seen == []
     hold.release()
-    proxy.close()
+    assert upstream.asked.wait(PATIENCE_SECONDS)
     assert upstream.seen == [("POST", "/commit", b"late")]
 
 
