@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 STAMP  := $(VENV)/.synced
 UV_VERSION := 0.13.7
-WHOLE_LINES := $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
+KINDS_OF_TESTS := "pytest tests/unit tests/conformance tests/property" "pytest tests/integration" "pytest tests/fault" "pytest tests/e2e"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup servers demo test check unit integration fault e2e soak mutants bench docs lock format clean
@@ -36,7 +36,7 @@ demo: setup ## the whole story on this machine, with embedded defaults
 	@$(BIN)/icestream demo
 
 test: check servers ## everything that must pass: check, then all tests, two kinds of them side by side
-	@$(MAKE) --no-print-directory --jobs=2 $(WHOLE_LINES) unit integration fault e2e
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 2 $(KINDS_OF_TESTS)
 
 check: setup ## lint, types, layers, dependencies
 	@echo "check: ruff"      && $(BIN)/ruff check . && $(BIN)/ruff format --check .
