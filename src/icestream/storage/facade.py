@@ -122,8 +122,8 @@ class IcebergStorage:
         pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
         disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)
         # On its own, for it waits for stores and the catalog; whoever deletes a topic wakes it.
-        deleter = Periodic("deleter", self.settings.reader.poll_interval_ms / 1000, topics.finish_deletes)
-        topics.hurry_deletes = deleter.hurry
+        deleter = Periodic("deleter", self.settings.reader.poll_interval_ms / 1000, topics.deletions.finish_all)
+        topics.deletions.hurry = deleter.hurry
         regular = (keeper, pruner, disk_watch, deleter)
         for periodic in regular:
             periodic.start()

@@ -27,6 +27,7 @@ from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud, MetadataRegistry
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import LoneReservation
+from icestream.storage.deletions import Deletions
 from icestream.storage.logs import Logs
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import AckLevel, StorageKind, TopicRecord, check_positive, check_storage
@@ -34,8 +35,6 @@ from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
 from icestream.wal.restore import Beginning
 
-_PATIENCE_SECONDS = 5.0
-"""How long a deletion is waited for before it goes on alone."""
 _log = structlog.get_logger(__name__)
 
 
@@ -60,16 +59,9 @@ class Topics:
         self._cloud = cloud
         self._clock = clock
         self._lost = LostTopics(self._logs, metadata, cloud, self._reading, clock)
-        self._unfinished: dict[TopicName, TopicRecord] = {}
-        """Deleted, but for the table, the objects and the record."""
-        self._reasons: dict[TopicName, str] = {}
-        """Why they were not finished when it was tried last."""
-        self.hurry_deletes: Callable[[], None] | None = None
-        """Set by who calls `finish_deletes` now and then, to be told when there is something new to do."""
+        self.deletions = Deletions(self._finish)
         self.on_deleted: Callable[[Topic], None] = lambda _: None
         """Called when a topic cannot be used any more, and its name not yet."""
-        self._finishing = threading.Lock()
-        """Held while the rest of a deleted topic is removed."""
         self._changing = threading.Lock()
         """Held while records change, which takes as long as the metadata store takes."""
         self._recovering = threading.Lock()
@@ -77,8 +69,6 @@ class Topics:
         self._in_recovery: TopicName | None = None
         self._lock = threading.Lock()
         """Guards what is known here, briefly."""
-        self._tried = threading.Condition(self._lock)
-        """Told when a deletion was finished, or could not be."""
         self._topics: dict[TopicName, Topic] = {}
         self._load()
 
@@ -142,8 +132,8 @@ class Topics:
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
         lost = self._make_way(name)
         with self._changing:
-            if name in self._unfinished:
-                raise self._being_deleted(name)
+            if name in self.deletions:
+                raise self.deletions.why_not(name)
             if name in self._topics:
                 if if_not_exists:
                     return self._topics[name]
@@ -174,20 +164,11 @@ class Topics:
 
         It is one only where nobody has made the topic meanwhile.
         """
-        if name in self._unfinished:
-            self._try_to_finish(name)
-        if name not in self._topics and name not in self._unfinished:
+        if name in self.deletions:
+            self.deletions.wait_for(name)
+        if name not in self._topics and name not in self.deletions:
             return self._lost.found_instead_of(name)
         return None
-
-    def _being_deleted(self, name: TopicName) -> TopicExistsError:
-        reason = self._reasons.get(name, "it takes its time")
-        return TopicExistsError(
-            f"the topic of this name is being deleted, and not all of it is gone yet: {reason}",
-            operation="create topic",
-            place=str(name),
-            remedy="it goes on by itself; try again later",
-        )
 
     def _take_in(self, name: TopicName) -> Topic:
         """A topic that is in the metadata store and was not known here."""
@@ -255,47 +236,12 @@ class Topics:
             self.on_deleted(topic)
         except IcestreamError as error:
             _log.warning("what belongs to a deleted topic is still there", topic=record.topic, error=str(error))
-        with self._lock:
-            self._unfinished[topic.name] = record
-        self._try_to_finish(topic.name)
+        self.deletions.add(record)
+        self.deletions.wait_for(topic.name)
         return topic
 
-    def _try_to_finish(self, name: TopicName) -> None:
-        """Let a deletion be gone on with, and wait for that, but not for long."""
-        if self.hurry_deletes is None:
-            self.finish_deletes()
-            return
-        with self._tried:
-            self._reasons.pop(name, None)
-            self.hurry_deletes()
-            self._tried.wait_for(lambda: name not in self._unfinished or name in self._reasons, _PATIENCE_SECONDS)
-
-    def finish_deletes(self) -> None:
-        """Steps 3 to 5 for what is marked, each once; while a store or the catalog is away they are left for later."""
-        seen: set[str] = set()
-        while (record := self._next_unfinished(seen)) is not None:
-            seen.add(record.stream_id)
-            with self._finishing:
-                if self._unfinished.get(record.name) is not record:
-                    continue  # somebody else was faster, and the name may be another topic's by now
-                reason = None
-                try:
-                    self._finish(record)
-                except (IcestreamError, OSError) as error:
-                    reason = str(error)
-                    _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=reason)
-            with self._tried:
-                if reason is not None:
-                    self._reasons[record.name] = reason
-                self._tried.notify_all()
-
-    def _next_unfinished(self, seen: set[str]) -> TopicRecord | None:
-        """One that was not seen yet; those that were never tried come first, for somebody may wait for them."""
-        with self._lock:
-            left = [record for record in self._unfinished.values() if record.stream_id not in seen]
-            return min(left, key=lambda record: record.name in self._reasons, default=None)
-
     def _finish(self, record: TopicRecord) -> None:
+        """Steps 3 to 5."""
         self._logs.remove(record)
         if record.has_table and not record.keep_table:
             self._drop_table(record)
@@ -303,9 +249,6 @@ class Topics:
             self._cloud.of(record.name, record.stream_id).delete()
         with self._changing:
             self._metadata.delete(keys.topic(record.name))
-            with self._lock:
-                del self._unfinished[record.name]
-                self._reasons.pop(record.name, None)
 
     def close(self) -> None:
         """Close every log; one that cannot be closed well does not keep the others from it."""
@@ -365,7 +308,7 @@ class Topics:
     def recoverable(self) -> list[TopicName]:
         """The topics that only the object store knows, by name."""
         found = self._lost.in_cloud()
-        return sorted(name for name in found if name not in self._topics and name not in self._unfinished)
+        return sorted(name for name in found if name not in self._topics and name not in self.deletions)
 
     def recover(self, name: TopicName | str) -> RecoveryReport:
         """Make a topic live again whose log is lost; see `icestream.storage.cloud.recovery`."""
@@ -383,7 +326,7 @@ class Topics:
             topic = self._topics.get(name)
             if topic is not None and topic.opened_log is not None:
                 raise nothing_to_recover(name)
-            if name in self._unfinished:
+            if name in self.deletions:
                 raise TopicNotFoundError("the topic is being deleted", operation="recover topic", place=str(name))
             report = self._lost.recover(name, self._revive)
             _ = self.get(name).log
@@ -416,7 +359,7 @@ class Topics:
             record = TopicRecord.from_bytes(entry.value)
             if record.deleting:
                 self._logs.remove(record)
-                self._unfinished[record.name] = record
+                self.deletions.add(record)
             else:
                 self._topics[record.name] = self._topic(record)
         self._adopt_unknown_logs()

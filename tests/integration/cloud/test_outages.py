@@ -250,7 +250,7 @@ def test_a_new_topic_does_not_wait_long_for_the_object_store(stage: Stage, monke
 def test_a_deletion_that_takes_long_goes_on_alone_in_its_own_thread(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.storage.topics._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("icestream.storage.deletions._PATIENCE_SECONDS", 0.05)
     deleting, go_on = threading.Event(), threading.Event()
     threads: set[str] = set()
 
@@ -271,7 +271,7 @@ def test_a_deletion_that_takes_long_goes_on_alone_in_its_own_thread(
             storage.topics.create("default/events")
         go_on.set()
         wait_until(lambda: not stage.objects)
-        wait_until(lambda: not storage.topics._unfinished)
+        wait_until(lambda: not storage.topics.deletions._unfinished)
         assert threads == {"deleter"}
         storage.topics.create("default/events")
 

@@ -267,7 +267,7 @@ def test_a_deleted_topic_leaves_nothing_and_goes_on_where_the_store_refused(stag
         storage.delete("default/events")
         assert stage.objects
         stage.store.before = lambda _operation, _key: None
-        storage.topics.finish_deletes()
+        storage.topics.deletions.finish_all()
         assert not stage.objects
         assert cloud_of(topic).registry.head() is None
         assert cloud_of(topic).registry.objects() == []
