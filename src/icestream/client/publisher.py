@@ -5,8 +5,7 @@ what cannot go at once is left to the sender thread, which is woken by acknowled
 writes what several producers of a topic have by then as one. There
 are two threads, however many producers there are. One lock guards all state and is never held during input or output.
 
-Producers that were answered together are likely to send again together. So the first of them to come back waits a
-moment for the others, and the last one writes what all have.
+Producers that were answered together wait a moment for each other: see `gathering`.
 """
 
 import itertools
@@ -22,6 +21,7 @@ import pyarrow.flight as fl
 
 from icestream.client.backoff import Backoff
 from icestream.client.connection import Connection
+from icestream.client.gathering import Gathering
 from icestream.client.outbox import Outbox
 from icestream.client.pending import PendingBatch, joined
 from icestream.client.publish_stream import PublishStream
@@ -34,8 +34,6 @@ _TOGETHER_BATCHES = 128
 _TOGETHER_BYTES = 256 * 1024
 """Most that several producers' batches may have to be written as one."""
 _SEVERAL = 2
-_GATHER_S = 0.001
-"""How long producers that were answered together wait for each other: less than the answers took."""
 
 Afterwards = list[Callable[[], None]]
 """What is to be called once the lock is let go: it may run other people's code."""
@@ -56,11 +54,7 @@ class Publisher:
         self._stream: PublishStream | None = None
         self._want_stream = False
         self._writing = False
-        self._awaited: set[Outbox] = set()
-        """Were answered together, and may be about to send again."""
-        self._gathered: list[Outbox] = []
-        """Those of them that did, and wait for the others."""
-        self._gather_until = 0.0
+        self._gathering = Gathering()
         self._connect_at = 0.0
         self._check_at = 0.0
         self._backoff = Backoff()
@@ -85,7 +79,7 @@ class Publisher:
         """Forget the producer; what it has not got acknowledged fails with `error`."""
         with self.lock:
             self._outboxes.discard(outbox)
-            self._awaited.discard(outbox)
+            self._gathering.leave(outbox)
             afterwards = self._abandon(outbox, error)
         _call(afterwards)
 
@@ -98,7 +92,7 @@ class Publisher:
 
     def begin(self, outbox: Outbox, now: float) -> list[PendingBatch]:
         """What the calling thread has to `write` once it has let the lock go; where it is nothing, it will be done."""
-        if outbox in self._awaited and now < self._gather_until:
+        if self._gathering.is_for(outbox, now):
             return self._gather(outbox, now)
         if self._stream is None or self._writing or self._ready:
             self.schedule(outbox)
@@ -110,23 +104,17 @@ class Publisher:
         return [batch]
 
     def _gather(self, outbox: Outbox, now: float) -> list[PendingBatch]:
-        """Wait for the others that were answered with this producer; the last one to come writes for all."""
-        self._awaited.discard(outbox)
-        if not outbox.scheduled:
-            outbox.scheduled = True
-            self._gathered.append(outbox)
-        if not self._awaited:
+        """The last one to come writes for all."""
+        if self._gathering.join(outbox):
             self._end_gathering()
             if self._stream is not None and not self._writing:
                 return self._next_batches(now)
-        if len(self._gathered) < _SEVERAL:
+        if len(self._gathering) < _SEVERAL:
             self._notify()  # later it knows until when to wait
         return []
 
     def _end_gathering(self) -> None:
-        self._awaited.clear()
-        self._ready += self._gathered
-        self._gathered = []
+        self._ready += self._gathering.end()
 
     def schedule(self, outbox: Outbox) -> None:
         """Let the sender thread look at it."""
@@ -222,7 +210,7 @@ class Publisher:
                         self.schedule(outbox)
                     afterwards = self._give_up_stalled(now)
                     connect = self._stream is None and self._want_stream and now >= self._connect_at
-                    if self._gathered and now >= self._gather_until:
+                    if self._gathering and now >= self._gathering.until:
                         self._end_gathering()
                     batches = self._next_batches(now)
                     if connect or batches or afterwards:
@@ -275,8 +263,8 @@ class Publisher:
     def _sleep(self, now: float) -> None:
         due = self._timers.next()
         until = [] if due is None else [due]
-        if self._gathered:
-            until.append(self._gather_until)
+        if self._gathering:
+            until.append(self._gathering.until)
         if self._stream is None and self._want_stream:
             until.append(self._connect_at)
         if self._in_flight or self._stream is None:
@@ -371,8 +359,7 @@ class Publisher:
     def _await_those_of(self, answers: list[dict[str, Any]], now: float) -> None:
         batches = (self._in_flight.get(answer["id"]) for answer in answers)
         self._end_gathering()
-        self._awaited = {batch.owner for batch in batches if batch is not None}
-        self._gather_until = now + _GATHER_S
+        self._gathering.begin((batch.owner for batch in batches if batch is not None), now)
 
     def _take_answer(self, answer: dict[str, Any], now: float) -> Afterwards:
         batch = self._in_flight.pop(answer["id"], None)
@@ -388,7 +375,7 @@ class Publisher:
             self._check_at = now
             self._notify()
         elif outbox.sendable(now) or outbox.not_before > now:
-            self._awaited.discard(outbox)
+            self._gathering.leave(outbox)
             self.schedule(outbox)
         return self._finished(outbox, done)
 

@@ -24,7 +24,7 @@ from icestream.model.offsets import StartPosition
 from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.budget import ByteBudget
 from icestream.storage.cloud import Cloud
-from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
 from icestream.storage.housekeeping import Periodic, keep_logs, stop_all
 from icestream.storage.lock import exclusive_directory

@@ -11,7 +11,8 @@ from icestream.reader import ReadContext
 from icestream.storage.brief import BriefCalls
 from icestream.storage.cloud import Cloud
 from icestream.storage.cloud.found import TopicFile, find_streams
-from icestream.storage.cloud.recovery import MakeLog, RecoveryReport, TopicRecovery
+from icestream.storage.cloud.recovery import MakeLog, TopicRecovery
+from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.logs import Logs
 from icestream.storage.record import TopicRecord
 from icestream.wal.stream import StreamInfo

@@ -25,7 +25,7 @@ from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud, MetadataRegistry
-from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.cloud.reservation import LoneReservation
 from icestream.storage.deletions import Deletions
 from icestream.storage.logs import Logs

@@ -38,8 +38,8 @@ def outbox(publisher: Publisher, name: str) -> Outbox:
 
 
 def answered_together(publisher: Publisher, *outboxes: Outbox, seconds: float = A_WHILE) -> None:
-    publisher._awaited = set(outboxes)
-    publisher._gather_until = time.monotonic() + seconds
+    publisher._gathering.begin(outboxes, time.monotonic())
+    publisher._gathering.until = time.monotonic() + seconds
 
 
 def begin(publisher: Publisher, which: Outbox) -> list[str]:

@@ -27,7 +27,7 @@ from icestream.model.errors import (
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage
 from icestream.storage.cloud.found import FoundObject, in_order
-from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.lost_topics import LostTopics
 from icestream.storage.record import TopicRecord

@@ -20,9 +20,9 @@ lost, the log begins with a mark that says so, and goes on behind them.
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from icestream.cloud import Head, ObjectDescriptor, ObjectStore, Trailer
 from icestream.cloud.names import stream_prefix, topic_prefix
@@ -49,6 +49,7 @@ from icestream.storage.cloud.found import (
     read_trailer,
     record_of,
 )
+from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.record import TopicRecord
@@ -65,47 +66,6 @@ Committed = Callable[[TopicRecord], int | None]
 """The committed offset of a topic's table; None where it has none of this stream."""
 MakeLog = Callable[[TopicRecord, Beginning], None]
 """Begins a log anew."""
-
-
-@dataclass(frozen=True)
-class RecoveryReport:
-    topic: str
-    stream_id: str
-    epoch: int
-    start_offset: int
-    """Where the new log begins."""
-    next_offset: int
-    """The next message's."""
-    cloud_first_offset: int | None
-    cloud_end: int
-    committed_offset: int | None
-    """Of the table; None where there is none."""
-    lost_first: int | None
-    lost_end: int | None
-    """Messages from `lost_first` to before it may have been acknowledged and are lost; None where none are."""
-    objects: int
-    bytes: int
-    unreadable: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets, each time with the one behind them, that were uploaded: their objects are gone or damaged, and no table
-    has them."""
-    sources: list[str] = field(default_factory=list)
-    """What was found where, and what was not as it should be."""
-
-    @property
-    def message(self) -> str:
-        said = []
-        if self.unreadable:
-            ranges = ", ".join(f"{first} to {end - 1}" for first, end in self.unreadable)
-            said.append(f"offsets {ranges} cannot be read: their objects are gone or damaged, and no table has them")
-        if self.lost_first is not None and self.lost_end is not None:
-            said.append(
-                f"offsets {self.lost_first} to {self.lost_end - 1} at most may have been acknowledged after the last "
-                "upload and are lost"
-            )
-        return "; ".join(said) or "nothing is lost"
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "message": self.message}
 
 
 class _Objects(NamedTuple):
