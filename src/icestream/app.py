@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import resource
+import secrets
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ import structlog
 
 from icestream import __version__
 from icestream.config import LogSettings, Settings
+from icestream.model.callers import ALL_NAMESPACES, Callers
 from icestream.pipeline.maintenance.schedule import maintenance_schedule
 from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
 from icestream.query import BrokerTopics, QueryEngine
@@ -39,6 +41,11 @@ class Broker:
         self.metrics = BrokerMetrics(self.storage)
         self.storage.on_commit = self.metrics.committed
         self._queries = QueryEngine(settings.query, BrokerTopics(self.storage))
+        tokens = settings.auth.token_pairs
+        self.pipeline_token = secrets.token_urlsafe(32) if tokens else None
+        """For the pipeline beside this broker: as good as one of `*`, until the broker ends. None: none is needed."""
+        own = [(ALL_NAMESPACES, self.pipeline_token)] if self.pipeline_token is not None else []
+        self._callers = Callers([*tokens, *own])
         self._flight: FlightDoor | None = None
         self._resources = contextlib.ExitStack()
         self.doors: dict[str, str] = {}
@@ -58,6 +65,7 @@ class Broker:
                     port=server.flight_port,
                     version=__version__,
                     queries=self._queries,
+                    callers=self._callers,
                 )
                 resources.callback(self._close_flight, self._flight)
                 self.doors["flight"] = f"grpc://{server.host}:{self._flight.port}"
@@ -69,6 +77,7 @@ class Broker:
                     ready=lambda: self.ready,
                     doors=lambda: self.doors,
                     queries=self._queries,
+                    callers=self._callers,
                 )
                 http = HttpDoor(app, server.host, server.http_port)
                 http.start()
@@ -163,7 +172,7 @@ def _pipeline_beside(broker: Broker) -> Iterator[None]:
         _log.info("no pipeline beside this broker", reason=reason)
         yield
         return
-    supervisor = pipeline_supervisor(settings, broker.doors["flight"])
+    supervisor = pipeline_supervisor(settings, broker.doors["flight"], broker.pipeline_token)
     broker.metrics.watch_pipeline(lambda: supervisor.state)
     timeout_seconds = settings.server.shutdown_timeout_ms / 1000
     with contextlib.ExitStack() as children:

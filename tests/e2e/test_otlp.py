@@ -1,5 +1,8 @@
 """OpenTelemetry's exporters and a real broker process: killed under load, stopped, and beside Flight."""
 
+import json
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -118,6 +121,25 @@ def test_the_measurement_says_what_it_measured(tmp_path: Path) -> None:
         assert figures[signal]["floor_bare_grpc"]["per_s"] > 0
     assert shares == sorted(shares)
     assert shares[-1] == 1
+
+
+def test_the_measurement_counts_what_the_pipeline_wrote(tmp_path: Path) -> None:
+    options = ["--items=8", "--streams=2", "--requests=64", f"--data={tmp_path}", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "icestream.cli", "bench", "otlp", *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE_SECONDS,  # a Spark session starts within it
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    for signal in (Signal.TRACES, Signal.LOGS):
+        written = figures[signal]["pipeline"]
+        sent_first = (64 // 2 // 4 + 1) * 2  # what a client sends before it counts
+        assert written["rows"] == (64 + sent_first) * 8
+        assert written["per_core_s"] > 0
+        assert written["share_of_durable"] > 0
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Beside it two floors on the same machine: the conversion to rows alone, and a gRPC server that does nothing with the
 same requests. Rates are told by the clock and by the processor time of the server's process: the first depends on what
-else runs, the client itself included; the second says what one core can do.
+else runs, the client itself included; the second says what one core can do. With a pipeline beside the broker the rows
+are written to their tables after each run, and that is told in the same way.
 """
 
 import contextlib
@@ -20,19 +21,32 @@ from icestream.telemetry import Signal
 from icestream.testing.broker_process import BrokerProcess
 
 _ROUNDS = 20
+_SIGNALS = (Signal.TRACES, Signal.LOGS)
 
 
 def measure_otlp(
-    broker: BrokerProcess, *, items: int, streams: int, requests: int, progress: Callable[[float], None]
+    broker: BrokerProcess,
+    *,
+    items: int,
+    streams: int,
+    requests: int,
+    progress: Callable[[float], None],
+    write: Callable[[], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
+    """`write` brings what is in the log into the tables, and tells how fast (`icestream.bench.otlp_pipeline`)."""
     figures: dict[str, Any] = {"items_a_request": items, "streams": streams, "requests": requests}
     address = broker.doors["otlp_grpc"].removeprefix("http://")
+    if write is not None:  # tables are made, and Spark's workers are warm
+        for signal in _SIGNALS:
+            _send(address, broker.pid, signal, items, streams, streams)
+        write()
     with _bare_server() as (bare_address, bare_pid):
-        for number, signal in enumerate((Signal.TRACES, Signal.LOGS)):
+        for number, signal in enumerate(_SIGNALS):
             bare = _send(bare_address, bare_pid, signal, items, streams, requests)
             progress(number / 2 + 0.15)
             durable = _send(address, broker.pid, signal, items, streams, requests)
             progress(number / 2 + 0.4)
+            written = write() if write is not None else None
             make = traces_request if signal is Signal.TRACES else logs_request
             conversion = measure(signal, make(random.Random(1), items), _ROUNDS)  # noqa: S311 - the same bytes each time
             progress(number / 2 + 0.5)
@@ -42,6 +56,9 @@ def measure_otlp(
                 "floor_conversion_per_core_s": conversion.median_per_s,
                 "share_of_conversion": round(durable["per_core_s"] / conversion.median_per_s, 3),
             }
+            if written is not None:
+                share = round(written["per_core_s"] / durable["per_core_s"], 3)
+                figures[signal]["pipeline"] = {**written, "share_of_durable": share}
     return figures
 
 

@@ -47,7 +47,7 @@ def measure_pipeline(
     settings = Settings(data_dir=data_dir)
     batch = random_batch(message_bytes)
     figures: dict[str, Any] = {"message_bytes": message_bytes}
-    with Client(broker) as client, _session(settings, client) as (runner, session_seconds):
+    with Client(broker) as client, session(settings, client) as (runner, session_seconds):
         figures["session_start_s"] = round(session_seconds, 2)
         publish(client, "bench/warm", batch, BATCH_MESSAGES)
         _drain(runner)
@@ -78,7 +78,7 @@ def _part(progress: Progress, first: float, share: float) -> Progress:
 
 
 @contextlib.contextmanager
-def _session(settings: Settings, client: Client) -> Iterator[tuple[Runner, float]]:
+def session(settings: Settings, client: Client) -> Iterator[tuple[Runner, float]]:
     began = perf_counter()
     with (
         contextlib.closing(Tables(settings)) as tables,
@@ -89,14 +89,19 @@ def _session(settings: Settings, client: Client) -> Iterator[tuple[Runner, float
 
 
 def _drain(runner: Runner) -> float:
-    """Seconds until everything is in the tables; raises if anything is not."""
+    """Seconds until everything is in the tables."""
     began = perf_counter()
+    write_all(runner)
+    return perf_counter() - began
+
+
+def write_all(runner: Runner) -> int:
+    """Bring everything that is durable into the tables; how many messages that were. Raises if it cannot."""
     figures = runner.drain(threading.Event())
-    seconds = perf_counter() - began
     for topic in figures.topics.values():
         if topic.error is not None:
             raise RuntimeError(f"{topic.topic} was not written: {topic.error}")
-    return seconds
+    return figures.messages
 
 
 def _backlog(

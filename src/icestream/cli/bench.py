@@ -5,7 +5,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +176,36 @@ def cloud(messages: int, message_bytes: int, upload_mb: int, acks: int, data: Pa
 @click.option("--items", type=click.IntRange(1, 20_000), default=512, show_default=True, help="Of each request.")
 @click.option("--streams", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests open at once.")
 @click.option("--requests", type=click.IntRange(64), default=2_000, show_default=True, help="Of each signal.")
+@click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Write the rows to their tables too.")
 @data_option
 @json_option
-def otlp(items: int, streams: int, requests: int, data: Path | None, as_json: bool) -> None:
+def otlp(items: int, streams: int, requests: int, pipeline: bool, data: Path | None, as_json: bool) -> None:
     """Spans and log records a second, acknowledged durably, through the OpenTelemetry door over gRPC."""
-    from icestream.bench.otlp import measure_otlp  # noqa: PLC0415 - it needs libraries that others need not have
+    # Imported here: they need libraries that others need not have.
+    from icestream.bench.otlp import measure_otlp  # noqa: PLC0415
+    from icestream.bench.otlp_pipeline import pipeline_beside  # noqa: PLC0415
 
     def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
-        return measure_otlp(broker, items=items, streams=streams, requests=requests, progress=progress)
+        with pipeline_beside(broker) if pipeline else nullcontext() as write:
+            return measure_otlp(broker, items=items, streams=streams, requests=requests, progress=progress, write=write)
 
     _run("otlp", measure, data, as_json=as_json, otlp=True)
+
+
+@command.command(epilog="Example: icestream bench lookup --spans 1000000")
+@click.option("--spans", type=click.IntRange(1_000), default=10_000_000, show_default=True, help="Of the table.")
+@click.option("--lookups", type=click.IntRange(1), default=50, show_default=True, help="Of one trace each.")
+@data_option
+@json_option
+def lookup(spans: int, lookups: int, data: Path | None, as_json: bool) -> None:
+    """One trace among many: bytes read and time. No broker: the table is written and read as it is."""
+    # Imported here: it needs libraries that others need not have.
+    from icestream.bench.lookup import measure_lookup  # noqa: PLC0415
+    from icestream.config import Settings  # noqa: PLC0415
+
+    with _directory(data) as directory, _progress("lookup") as progress:
+        figures = measure_lookup(Settings(data_dir=directory), spans=spans, lookups=lookups, progress=progress)
+    _report("lookup", figures, as_json=as_json)
 
 
 def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool, otlp: bool = False) -> None:

@@ -1,14 +1,20 @@
 """Options that several commands share, and output for machines."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from icestream.model.callers import TOKEN_VARIABLE
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 DEFAULT_BROKER = "grpc://127.0.0.1:8815"
 
-broker_option = click.option(
+_address_option = click.option(
     "--broker",
     metavar="URL",
     envvar="ICESTREAM_BROKER",
@@ -17,6 +23,38 @@ broker_option = click.option(
     show_envvar=True,
     help="The broker's address.",
 )
+
+
+def _keep_token(context: click.Context, _option: click.Parameter, token: str | None) -> None:
+    """Put it where every client of this process looks for one, for as long as the command runs."""
+    if token is None:
+        return
+    before = os.environ.get(TOKEN_VARIABLE)
+    os.environ[TOKEN_VARIABLE] = token
+
+    def put_back() -> None:
+        os.environ.pop(TOKEN_VARIABLE, None)
+        if before is not None:
+            os.environ[TOKEN_VARIABLE] = before
+
+    context.call_on_close(put_back)
+
+
+_token_option = click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar=TOKEN_VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_keep_token,
+    help="What the broker knows this caller by, where it asks. Others can see command lines: better use the variable.",
+)
+
+
+def broker_option(command: Command) -> Command:
+    """`--broker` as a parameter, and `--token` for all clients that the command opens."""
+    return _address_option(_token_option(command))
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 

@@ -1,15 +1,13 @@
 """`icestream consume`: messages to stdout."""
 
-import select
 import sys
-import time
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO
 
 import click
-import pyarrow as pa
 
 from icestream.cli.common import broker_option, config_option
+from icestream.cli.following import Source, is_abandoned, next_batch
 from icestream.cli.presence import Presence
 from icestream.cli.rows import Render, raw_renderer, render_json
 from icestream.cli.start import parse_start
@@ -17,23 +15,9 @@ from icestream.cli.streams import leave_stdout
 from icestream.cli.subscribed import consume_subscription, queue_for
 from icestream.cli.subscription import TYPES
 from icestream.client import Client
-from icestream.model.errors import DeadlineError, IcestreamError
 from icestream.model.offsets import StartPosition
 
-_LOOK_AT_READER_S = 0.5
 _INTERRUPTED = 130
-
-
-class Source(Protocol):
-    """What messages are written from: a broker's stream, or a table."""
-
-    def poll(self, timeout: float | None = None) -> pa.RecordBatch | None: ...
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def interruption(self) -> IcestreamError | None: ...
 
 
 @click.command(name="consume", epilog="Example: icestream consume default/events --from 2026-01-31T12:00:00Z --follow")
@@ -144,7 +128,7 @@ def command(
                         follow=follow,
                         max_messages=max_messages,
                         timeout=timeout,
-                        is_abandoned=lambda: _is_abandoned(output),
+                        is_abandoned=lambda: is_abandoned(output),
                     )
     except BrokenPipeError:
         leave_stdout()
@@ -155,40 +139,9 @@ def command(
 def _write(
     consumer: Source, render: Render, output: IO[bytes], presence: Presence, *, follow: bool, timeout: float | None
 ) -> None:
-    while (batch := _next(consumer, output, presence, follow=follow, timeout=timeout)) is not None:
+    while (batch := next_batch(consumer, output, presence, follow=follow, timeout=timeout)) is not None:
         output.write(render(batch))
         output.flush()
-
-
-def _next(
-    consumer: Source, output: IO[bytes], presence: Presence, *, follow: bool, timeout: float | None
-) -> pa.RecordBatch | None:
-    """The next batch, or None when it is time to end. While it waits, it looks whether anyone still reads."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _LOOK_AT_READER_S if deadline is None else min(_LOOK_AT_READER_S, deadline - time.monotonic())
-        batch = consumer.poll(max(0.0, left))
-        presence.note(consumer.interruption)
-        if batch is not None:
-            return batch
-        if consumer.ended:
-            return consumer.poll(0)  # raises what ended it, if that came after the wait
-        if _is_abandoned(output):
-            raise BrokenPipeError
-        if deadline is not None and time.monotonic() >= deadline:
-            if follow:
-                return None
-            raise DeadlineError(f"nothing came for {timeout} s", operation="consume")
-
-
-def _is_abandoned(output: Any) -> bool:
-    """Whether the pipe's reader has gone; a write would tell too, but there may be nothing to write for hours."""
-    try:
-        poll = select.poll()
-        poll.register(output.fileno(), 0)
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-    except (OSError, ValueError):  # not a file of the operating system
-        return False
 
 
 def _unescape(text: str) -> bytes:

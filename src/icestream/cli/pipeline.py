@@ -20,6 +20,7 @@ from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, size_text
 from icestream.client import Client
 from icestream.config import Settings, SettingsError, load_settings
+from icestream.model.callers import TOKEN_VARIABLE
 from icestream.pipeline.child import read_settings
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.runner import Runner
@@ -78,9 +79,14 @@ def _load(config_file: Path | None, flags: dict[str, object]) -> Settings:
         raise click.ClickException(str(error)) from None
 
 
+def _connect(broker: str) -> Client:
+    """Takes the token out of the environment: Spark's processes get it with their tasks, and in no other way."""
+    return Client(broker, token=os.environ.pop(TOKEN_VARIABLE, None))
+
+
 def _run(settings: Settings, broker: str, stopping: threading.Event) -> None:
     with (
-        Client(broker) as client,
+        _connect(broker) as client,
         contextlib.closing(Tables(settings)) as tables,
         Spark(settings) as spark,
         Runner(settings, client, tables, spark) as runner,
@@ -91,7 +97,7 @@ def _run(settings: Settings, broker: str, stopping: threading.Event) -> None:
 def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_json: bool) -> None:
     began = time.monotonic()
     with (
-        Client(broker) as client,
+        _connect(broker) as client,
         contextlib.closing(Tables(settings)) as tables,
         contextlib.closing(SparkOnDemand(settings)) as spark,
         Runner(settings, client, tables, spark) as runner,

@@ -7,20 +7,29 @@ from rich.table import Table
 
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, duration_text, rfc3339, size_text
+from icestream.cli.formatting import NOTHING, count_text, duration_text, plural, rfc3339, size_text
+from icestream.cli.tenant_table import failing_lines, received_table, written_table
 from icestream.client import Client
 
 
 @click.command(name="stats", epilog="Example: icestream stats default/events --json")
 @click.argument("topic", required=False)
+@click.option("--by-tenant", is_flag=True, help="Summed by tenant, which is a namespace.")
+@click.option("--tenant", metavar="NAME", help="Only this tenant's sums.")
 @broker_option
 @json_option
-def command(topic: str | None, broker: str, as_json: bool) -> None:
+def command(topic: str | None, by_tenant: bool, tenant: str | None, broker: str, as_json: bool) -> None:
     """Print figures of topics and broker.
 
     Offsets, sizes, cache use, and how far the tables, the cloud and the subscriptions are behind, of all topics or of
-    TOPIC. For rates see `icestream top`.
+    TOPIC. By tenant: what came in as OpenTelemetry and what was refused of it, what the pipeline brought into tables,
+    and what waits, since the broker started. For rates see `icestream top`.
     """
+    if by_tenant or tenant is not None:
+        if topic is not None:
+            raise click.UsageError("Figures by tenant are not of one topic: leave TOPIC out.")
+        _print_tenants(broker, tenant, as_json=as_json)
+        return
     with Client(broker) as client:
         answer = client.stats(topic)
     if as_json:
@@ -28,6 +37,8 @@ def command(topic: str | None, broker: str, as_json: bool) -> None:
         return
     out = console()
     out.print(topic_table(answer["topics"]))
+    if plain := [topic for topic in answer["topics"] if topic.get("format") in ("parquet", "both")]:
+        out.print(files_table(plain))
     if uploaded := [topic for topic in answer["topics"] if is_in_cloud(topic)]:
         out.print(cloud_table(uploaded))
     if answer["subscriptions"]:
@@ -35,6 +46,20 @@ def command(topic: str | None, broker: str, as_json: bool) -> None:
     if topic is None:
         out.print(broker_line(answer["broker"]))
     for line in (*pipeline_lines(answer["pipeline"]), *trouble_lines(answer["topics"])):
+        out.print(line, soft_wrap=True)
+
+
+def _print_tenants(broker: str, tenant: str | None, *, as_json: bool) -> None:
+    with Client(broker) as client:
+        tenants = client.tenant_stats(tenant)
+    if as_json:
+        print_json({"tenants": tenants})
+        return
+    out = console()
+    if any(one["received"] for one in tenants):
+        out.print(received_table(tenants))
+    out.print(written_table(tenants))
+    for line in failing_lines(tenants):
         out.print(line, soft_wrap=True)
 
 
@@ -56,6 +81,21 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
             count_text(topic["cached_messages"]),
             hit_share(topic["cache_hits"], topic["cache_misses"]),
             NOTHING if last is None else rfc3339(last),
+        )
+    return made
+
+
+def files_table(topics: list[dict[str, Any]]) -> Table:
+    """Topics whose messages are written as plain Parquet files, alone or beside their table."""
+    numbers = ("in files", "lag")
+    made = table("topic", "format", *numbers, numbers=numbers)
+    for topic in topics:
+        offset = topic["parquet_offset"]
+        made.add_row(
+            topic["topic"],
+            topic["format"],
+            NOTHING if offset is None else count_text(offset),
+            lag_text(topic["parquet_lag_messages"], None),
         )
     return made
 
@@ -84,10 +124,20 @@ def cloud_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
-    """Which logs cannot be used, which topics not be uploaded, and why."""
+    """Which logs cannot be used, which topics not be uploaded, and why; and what was put aside."""
     unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
     failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
-    return unusable + [f"{name}: the last upload failed: {error}" for name, error in failing if error]
+    unshipped = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
+    aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)
+    return [
+        *unusable,
+        *unshipped,
+        *(
+            f"{name}: {plural(count, 'frame')} in quarantine, see `icestream quarantine list`"
+            for name, count in aside
+            if count
+        ),
+    ]
 
 
 def subscription_table(subscriptions: list[dict[str, Any]]) -> Table:
@@ -117,6 +167,9 @@ def lag_text(messages: int | None, seconds: float | None) -> str:
 
 def pipeline_lines(pipeline: dict[str, Any]) -> list[str]:
     """What the pipeline has done since the broker was started, and which topics it cannot write."""
+    failing = [f"{name}: {topic['error']}" for name, topic in pipeline["topics"].items() if topic["error"]]
+    if "passes" not in pipeline:  # the sums, over all namespaces, are not for a token of one
+        return failing
     if not pipeline["passes"]:
         return ["pipeline: no pass yet"]
     line = (
@@ -124,7 +177,6 @@ def pipeline_lines(pipeline: dict[str, Any]) -> list[str]:
         f"{count_text(pipeline['files'])} files of {size_text(pipeline['file_bytes'])}, "
         f"{count_text(pipeline['conflicts'])} conflicts, {count_text(pipeline['failures'])} failures"
     )
-    failing = [f"{name}: {topic['error']}" for name, topic in pipeline["topics"].items() if topic["error"]]
     return [line, *failing]
 
 

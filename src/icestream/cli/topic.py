@@ -206,6 +206,7 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         "in log": offsets_text(topic.start_offset, topic.durable_end),
         "in cloud": _in_cloud(topic),
         "in table": _in_table(topic),
+        **({} if topic.format in (None, "iceberg") else {"format": topic.format, "in files": _in_files(topic)}),
         "ack": topic.ack,
         "partitions": ", ".join(topic.partition_by) or "none",
         "retention": _retention(topic),
@@ -229,7 +230,14 @@ def _in_cloud(topic: TopicDescription) -> str:
 def _in_table(topic: TopicDescription) -> str:
     if topic.storage == "log":
         return "it has no table"
-    return "not known yet" if topic.committed_offset is None else offsets_text(0, topic.committed_offset)
+    if topic.committed_offset is None:
+        return "not known yet"
+    aside = f", {plural(topic.quarantined, 'frame')} of them in quarantine" if topic.quarantined else ""
+    return offsets_text(0, topic.committed_offset) + aside
+
+
+def _in_files(topic: TopicDescription) -> str:
+    return "not known yet" if topic.parquet_offset is None else offsets_text(0, topic.parquet_offset)
 
 
 def _kept(topic: TopicDescription) -> int | None:

@@ -56,7 +56,7 @@ def command(
     The log is read through the broker, or, if none answers, from the files of the data directory. Where the log is
     pruned already the table is checked against the cloud, or alone. Cloud objects are looked for as the settings say
     (--config), and so is what metadata store and object store know of topics whose log is lost. Exits with 1 if
-    anything is wrong.
+    anything is wrong. Frames in quarantine are listed and their files checked; by themselves they are nothing wrong.
     """
     if bool(topics) == everything:
         raise click.UsageError("Name topics, or give --all.")
@@ -147,8 +147,16 @@ def _print(reports: list[Verification], seconds: float) -> None:
     if reports:
         out.print(shown)
     for report in reports:
+        if report.parquet_offset is not None:
+            files = f"{plural(report.parquet_files, 'file')}, {plural(report.parquet_rows, 'row')}"
+            out.print(f"{report.topic}: plain Parquet files: {files}, next offset {count_text(report.parquet_offset)}")
         for note in report.notes:
             out.print(f"{report.topic}: note: {note}", soft_wrap=True)
+        for entry in report.quarantined:
+            span = f"offsets {entry.first_offset} to {entry.end_offset - 1}"
+            out.print(
+                f"{report.topic}: {span}: in quarantine, {entry.file}: {entry.reason}", style="yellow", soft_wrap=True
+            )
         for finding in report.findings:
             out.print(f"{report.topic}: {_line(finding)}", style="red", soft_wrap=True)
         if report.further_findings:

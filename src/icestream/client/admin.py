@@ -30,12 +30,18 @@ class TopicDescription:
     durable_end: int
     committed_offset: int | None
     """Messages below it are in the table; None while the broker has not looked."""
+    quarantined: int
+    """Frames below it that are not in the table, and were put aside."""
     storage: str
     """`table`, or `log` for a topic that lives in the log and the cloud alone."""
     uploaded_offset: int | None
     """Messages below it are in the cloud; None where the broker has no object store."""
     cloud_start_offset: int | None
     """The first message that the cloud has; None where it has none."""
+    format: str | None
+    """`iceberg`, `parquet` or `both`: what messages are written as; None for a topic without a table."""
+    parquet_offset: int | None
+    """Messages below it are in plain Parquet files; None where none are written, or the broker has not looked."""
     raw: dict[str, Any]
 
     @classmethod
@@ -54,9 +60,12 @@ class TopicDescription:
             start_offset=fields["start_offset"],
             durable_end=fields["durable_end"],
             committed_offset=fields.get("committed_offset"),
+            quarantined=fields.get("quarantined", 0),
             storage=fields.get("storage", "table"),
             uploaded_offset=fields.get("uploaded_offset"),
             cloud_start_offset=fields.get("cloud_start_offset"),
+            format=fields.get("format"),
+            parquet_offset=fields.get("parquet_offset"),
             raw=fields,
         )
 
@@ -158,6 +167,17 @@ class Admin:
     def stats(self, topic: str | TopicName | None = None) -> dict[str, Any]:
         """`{"topics": […], "broker": {…}}`, of one topic or of all."""
         return self._connection.action("stats", {"topic": None if topic is None else str(TopicName.parse(topic))})
+
+    def tenant_stats(self, tenant: str | None = None) -> list[dict[str, Any]]:
+        """Figures of one tenant, or of all that this client may see, by name."""
+        found: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            answer = self._connection.action("tenant_stats", {"tenant": tenant, "after": after})
+            found += answer["tenants"]
+            after = answer["next_after"]
+            if after is None:
+                return found
 
     def ping(self) -> dict[str, Any]:
         """The broker's version and id."""

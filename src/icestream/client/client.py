@@ -21,6 +21,7 @@ from icestream.client.committed import wait_committed
 from icestream.client.connection import Connection
 from icestream.client.consumer import Consumer
 from icestream.client.feed import Feed
+from icestream.client.frames import FrameCalls
 from icestream.client.outbox import Outbox
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.positions import Start, position_of
@@ -45,11 +46,12 @@ _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
 
 
-class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
+class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, SqlCalls):
     """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
-    `timeout` (seconds) bounds administrative calls.
+    `token` is needed where the broker gives out tokens; by default it is what ICESTREAM_TOKEN says. `timeout` (seconds)
+    bounds administrative calls.
     """
 
     def __init__(
@@ -72,6 +74,11 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
     def url(self) -> str:
         return self._connection.url
 
+    @property
+    def token(self) -> str | None:
+        """What it shows to the broker, for who opens another connection like this one."""
+        return self._connection.token
+
     # ---- publishing
 
     def producer(
@@ -88,6 +95,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
         max_buffer_bytes: int = 64 * _MIB,
         retry_timeout: float | None = 60.0,
         block_timeout: float | None = 60.0,
+        next_sequence: int = 0,
     ) -> Producer:
         """Open a producer.
 
@@ -97,6 +105,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
         acknowledged.
         `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at most `block_timeout` seconds.
         `retry_timeout`: seconds without any success after which what waits fails; None tries forever.
+        `next_sequence`: where a producer with a name of its own goes on if the broker does not remember it.
         """
         text = str(TopicName.parse(topic))
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
@@ -119,7 +128,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
             publisher.lock,
             name=chosen,
             new_name=_unique_name if name is None else None,
-            next_sequence=int(opened["next_sequence"]),
+            next_sequence=max(int(opened["next_sequence"]), next_sequence),
             ack=ack,
             max_in_flight=max_in_flight,
             linger_s=linger_ms / 1000,
@@ -183,10 +192,12 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
         follow: bool = False,
         max_messages: int | None = None,
         where: str | None = None,
+        committed: bool = False,
     ) -> Consumer:
         """Read a topic as a stream, with no group and no memory of what was read.
 
-        `where`: an SQL condition on columns; the broker sends what meets it.
+        `where`: an SQL condition on columns; the broker sends what meets it. `committed`: read the table itself, to
+        the end of what is committed to it, though the broker has the newest messages at hand.
 
         With `follow` it waits for new messages, and a broker that goes away and comes back costs only time: reading
         goes on at the next offset, without gap or duplicate.
@@ -197,7 +208,16 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
         if follow and position.kind == "latest":
             # The end as it is now, as a number: asking a second time, after a lost connection, would leave a gap.
             position = StartPosition.offset(self.describe_topic(text).durable_end)
-        feed = Feed(self._connection, text, position, end=end, follow=follow, max_messages=max_messages, where=where)
+        feed = Feed(
+            self._connection,
+            text,
+            position,
+            end=end,
+            follow=follow,
+            max_messages=max_messages,
+            where=where,
+            committed=committed,
+        )
         with self._lock:
             self._feeds = [other for other in self._feeds if not other.ended]
             self._feeds.append(feed)

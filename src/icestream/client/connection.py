@@ -1,6 +1,8 @@
 """The Flight connection: calls out, typed errors back."""
 
 import json
+import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,21 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.polling import CLIENT, poll_directly
+from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
     IcestreamError,
     InvalidRequestError,
+    PermissionDeniedError,
+    UnauthenticatedError,
     UnavailableError,
     error_from_dict,
 )
 
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 _DEFAULT_PORT = 8815
+_TOKEN = re.compile(r"[!-~]+")
 
 _CHANNEL = [
     # Clients in one process do not share each other's broken connections.
@@ -36,7 +42,8 @@ class Connection:
         self.url, location = _parse(url)
         self._closed = False
         roots = Path(tls).read_bytes() if isinstance(tls, str | Path) else tls
-        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self.token = _usable(token if token is not None else os.environ.get(TOKEN_VARIABLE))
+        headers = [] if self.token is None else [(b"authorization", f"Bearer {self.token}".encode())]
         self._options = partial(fl.FlightCallOptions, headers=headers)
         self._call = self._options(timeout=timeout_s)
         self._stream = self._options()
@@ -106,7 +113,8 @@ class Connection:
         if isinstance(error, fl.FlightTimedOutError):
             return DeadlineError(f"no answer from the broker at {self.url} in time", operation=operation)
         if isinstance(error, fl.FlightUnauthenticatedError | fl.FlightUnauthorizedError):
-            return IcestreamError(
+            is_known = isinstance(error, fl.FlightUnauthorizedError)
+            return (PermissionDeniedError if is_known else UnauthenticatedError)(
                 f"the broker at {self.url} refuses this client: {reason}", operation=operation, remedy="check the token"
             )
         if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
@@ -128,6 +136,16 @@ class Connection:
     def close(self) -> None:
         self._closed = True
         self._client.close()
+
+
+def _usable(token: str | None) -> str | None:
+    """The token, without white space around it; nothing is none. Errors do not show it."""
+    text = (token or "").strip()
+    if text and not _TOKEN.fullmatch(text):
+        raise InvalidRequestError(
+            "the token has characters that no token has", operation="connect", remedy=f"check it, or {TOKEN_VARIABLE}"
+        )
+    return text or None
 
 
 def _parse(url: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ class Feed:
         follow: bool,
         max_messages: int | None,
         where: str | None = None,
+        committed: bool = False,
     ) -> None:
         self._connection = connection
         self._topic = topic
@@ -43,6 +44,7 @@ class Feed:
         self._end = end
         self._follow = follow
         self._where = where
+        self._committed = committed
         self._remaining = max_messages
         self._next_offset = start.value if start.kind == "offset" else None
         self._lock = threading.Lock()
@@ -173,6 +175,8 @@ class Feed:
         }
         if self._follow:
             ticket["follow"] = True
+        if self._committed:
+            ticket["committed"] = True
         return {key: value for key, value in ticket.items() if value is not None}
 
     def _received(self, batch: pa.RecordBatch, metadata: pa.Buffer | None) -> pa.RecordBatch:

@@ -80,6 +80,10 @@ class Outbox:
         self._backoff = backoff or Backoff()
         self._metadata_head = self._head()
 
+    @property
+    def next_sequence(self) -> int:
+        return self._next_sequence
+
     # ---- filling
 
     def new_batch(self, now: float, record: Any = None, nbytes: int = 0) -> PendingBatch:

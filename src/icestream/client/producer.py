@@ -70,6 +70,11 @@ class Producer:
         return self._outbox.name
 
     @property
+    def next_sequence(self) -> int:
+        """The number of the next message, of this producer's own."""
+        return self._outbox.next_sequence
+
+    @property
     def connected(self) -> bool:
         """Whether there is a stream to the broker at the moment."""
         return self._publisher.connected

@@ -8,12 +8,13 @@ What it guarantees:
   the place, the value and what is allowed. Nothing unknown is passed over.
 - Secrets appear in no repr, error or listing.
 
-One module a concern: the section classes (`server`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
+One module a concern: the section classes (`server`, `auth`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
 `subscriptions`, `query`, `cloud`)
 hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file;
 `layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
 
+from icestream.config.auth import AuthSettings
 from icestream.config.cloud import CloudRetentionSettings, CloudSettings, UploaderSettings
 from icestream.config.docs import reference
 from icestream.config.errors import Problem, SettingsError
@@ -38,6 +39,7 @@ from icestream.config.telemetry import TelemetrySettings
 from icestream.config.wal import FileSyncSettings, RetentionSettings, RotationSettings, WalSettings
 
 __all__ = [
+    "AuthSettings",
     "CatalogSettings",
     "CloudRetentionSettings",
     "CloudSettings",

@@ -66,6 +66,20 @@ class PipelineSettings(Section):
         le=86_400_000,
         description="Longest rest of a topic that keeps failing. At least `pipeline.retry_interval_ms`.",
     )
+    quarantine_after: Annotated[int, Unit("failures")] = Field(
+        default=5,
+        ge=0,
+        le=1_000,
+        description="How often the same messages may fail before the frame that is to blame is looked for and put "
+        "aside, so that those behind it go on; 0 never puts one aside. Only failures that messages can be the cause of "
+        "count.",
+    )
+    max_quarantined: Annotated[int, Unit("frames")] = Field(
+        default=10,
+        ge=1,
+        le=1_000,
+        description="Most frames of a topic that are put aside. If more fail the topic rests instead.",
+    )
     ui: bool = Field(default=False, description="Whether Spark's web interface is opened; off, start-up is quicker.")
     driver_memory_mb: int = Field(
         default=512, ge=256, le=65_536, description="Heap of the driver's JVM; messages never pass through it."

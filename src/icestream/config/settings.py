@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from icestream.config.auth import AuthSettings
 from icestream.config.cloud import CloudSettings, UploaderSettings
 from icestream.config.fields import LocalPath, Section, refuse, union_members
 from icestream.config.maintenance import MaintenanceSettings
@@ -51,6 +52,7 @@ class Settings(BaseSettings):
         default=DEFAULT_DATA_DIR, description="Directory for everything that no other setting puts elsewhere."
     )
     server: ServerSettings = Field(default=ServerSettings(), description="Doors and limits.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Who may come in.")
     topics: TopicSettings = Field(default=TopicSettings(), description="What a topic gets by default.")
     wal: WalSettings = Field(default=WalSettings(), description="The write-ahead log.")
     metadata: MetadataSettings = Field(default=MetadataSettings(), description="The metadata store.")
@@ -109,6 +111,18 @@ class Settings(BaseSettings):
                 "catalog.warehouse",
                 f"must be set when catalog.type is {self.catalog.type}, object_store.type is {self.object_store.type} "
                 "and no bucket says where tables go",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _plain_files_have_a_place(self) -> Self:
+        storage, catalog = self.storage, self.catalog
+        is_known = "://" in (catalog.warehouse or "") or catalog.type in ("sql", "memory") or self.object_store.bucket
+        if storage.format != "iceberg" and storage.parquet_path is None and (catalog.type == "rest" or not is_known):
+            refuse(
+                "storage.parquet_path",
+                f"must be set when storage.format is {storage.format} and only a {catalog.type} catalog knows where "
+                "tables are",
             )
         return self
 

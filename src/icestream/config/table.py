@@ -17,6 +17,21 @@ class StorageSettings(Section):
     type: Literal["iceberg"] = Field(
         default="iceberg", description="Topics are Iceberg tables; there is no other kind."
     )
+    format: Literal["parquet", "both", "iceberg"] = Field(
+        default="iceberg",
+        description="What messages become: Iceberg tables, plain Parquet files by date and hour, or both, "
+        "which is for moving from the one to the other. The pipeline does as its broker says.",
+    )
+    parquet_path: Annotated[
+        str | None,
+        DefaultText(
+            "`parquet` beside the warehouse: `{data_dir}/parquet`; `-parquet` in a bucket that is the warehouse itself"
+        ),
+    ] = Field(
+        default=None,
+        description="Where plain Parquet files are put, a directory or a URI: "
+        "`{parquet_path}/{namespace}/{topic}/date=2026-11-30/hour=09/….parquet`, by publish time in UTC.",
+    )
 
 
 class CatalogSettings(Section):
@@ -97,6 +112,11 @@ class TableSettings(Section):
         le=GIB,
         description="Message bytes in one Parquet row group; at most a quarter of `writer.max_memory_bytes` is used.",
     )
+    bloom_filter_columns: str = Field(
+        default="trace_id",
+        description="Names of columns, separated by commas, that get bloom filters wherever a topic has them: "
+        "looking up one value then reads little. A property of tables made from now on.",
+    )
     compression: Literal["zstd", "snappy", "lz4", "gzip", "none"] = Field(
         default="zstd", description="Codec of data files; a property of tables made from now on."
     )
@@ -124,6 +144,11 @@ class TableSettings(Section):
         le=604_800,
         description="Metadata files that no snapshot needs any more are removed after this time.",
     )
+
+    @property
+    def filtered_columns(self) -> list[str]:
+        """The entries of `bloom_filter_columns`."""
+        return [name.strip() for name in self.bloom_filter_columns.split(",") if name.strip()]
 
 
 class WriterSettings(Section):

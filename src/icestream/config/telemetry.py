@@ -1,18 +1,14 @@
-"""Who may send OpenTelemetry, how much, and what its topics look like."""
+"""Whose OpenTelemetry it is, how much, and what its topics look like."""
 
 import re
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from icestream.config.fields import GIB, MIB, TIB, DefaultText, Secret, Section, Unit, refuse
-
-ANY_TENANT = "*"
-"""In place of a tenant's name: whoever has this token speaks for every tenant."""
+from icestream.config.fields import GIB, MIB, TIB, DefaultText, Section, Unit, refuse
 
 _HEADER = r"^[a-z0-9][a-z0-9\-]*$"
 _PROMOTED = re.compile(r"(?:(?P<source>resource|scope|item):)?(?P<key>[^=]+)(?:=(?P<column>[A-Za-z_][A-Za-z0-9_]*))?")
-_MIN_TOKEN_LENGTH = 8
 
 
 class PromotedAttribute(NamedTuple):
@@ -24,16 +20,11 @@ class PromotedAttribute(NamedTuple):
 class TelemetrySettings(Section):
     """OpenTelemetry's signals as tenants' topics. Used by the OTLP doors."""
 
-    tokens: Secret = Field(
-        default=None,
-        description="Who may send: `acme=TOKEN globex=TOKEN`, separated by white space or commas; a tenant may have "
-        "several, and `*` is one who speaks for all tenants. Unset, anybody may send.",
-    )
     tenants: str = Field(
         default="",
-        description="Tenants that are known besides those that tokens name, separated by commas.",
+        description="Tenants that are known besides those that `auth.tokens` names, separated by commas.",
     )
-    auto_create_tenants: Annotated[bool | None, DefaultText("true without `telemetry.tokens`, else false")] = Field(
+    auto_create_tenants: Annotated[bool | None, DefaultText("true without `auth.tokens`, else false")] = Field(
         default=None, description="Take in tenants that nobody has named before."
     )
     default_tenant: str | None = Field(
@@ -83,19 +74,17 @@ class TelemetrySettings(Section):
         default=30, ge=1, le=100_000, description="Most telemetry topics of a tenant; each dataset has up to three."
     )
     max_tracked_tenants: Annotated[int, Unit("tenants")] = Field(
-        default=10_000, ge=1, le=10_000_000, description="Most tenants whose rates are remembered."
+        default=10_000,
+        ge=1,
+        le=10_000_000,
+        description="Most tenants whose rates are remembered, and whose requests are counted by name.",
     )
-
-    @property
-    def creates_tenants(self) -> bool:
-        return self.tokens is None if self.auto_create_tenants is None else self.auto_create_tenants
-
-    @property
-    def token_pairs(self) -> list[tuple[str, str]]:
-        """Tenants and tokens."""
-        text = self.tokens.get_secret_value() if self.tokens is not None else ""
-        pairs = [entry.partition("=") for entry in re.split(r"[\s,]+", text) if entry]
-        return [(tenant, token) for tenant, _, token in pairs]
+    max_metric_tenants: Annotated[int, Unit("tenants")] = Field(
+        default=100,
+        ge=0,
+        le=100_000,
+        description="Most tenants with series of their own in the metrics; the others are one, `_other`.",
+    )
 
     @property
     def named_tenants(self) -> list[str]:
@@ -112,17 +101,6 @@ class TelemetrySettings(Section):
             column = match["column"] or re.sub(r"[^A-Za-z0-9_]", "_", key)
             found.append(PromotedAttribute(match["source"] or "item", key, column))
         return found
-
-    @model_validator(mode="after")
-    def _tokens_can_be_told_apart(self) -> Self:
-        pairs = self.token_pairs
-        if self.tokens is not None and not pairs:
-            refuse("tokens", "names no token: leave it out where anybody may send")
-        if any(not tenant or len(token) < _MIN_TOKEN_LENGTH for tenant, token in pairs):
-            refuse("tokens", f"takes entries such as acme=TOKEN, with tokens of {_MIN_TOKEN_LENGTH} characters or more")
-        if len({token for _, token in pairs}) < len(pairs):
-            refuse("tokens", "has the same token twice")
-        return self
 
     @model_validator(mode="after")
     def _promoted_columns_differ(self) -> Self:

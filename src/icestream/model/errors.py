@@ -91,6 +91,18 @@ class OverloadedError(LimitReachedError):
     retryable = True
 
 
+class UnauthenticatedError(IcestreamError):
+    """No token, or one that nobody gave out."""
+
+    code = "unauthenticated"
+
+
+class PermissionDeniedError(IcestreamError):
+    """A token that is not for this. Whether what was asked for exists is not told."""
+
+    code = "permission_denied"
+
+
 class TopicNotFoundError(IcestreamError):
     code = "topic_not_found"
 

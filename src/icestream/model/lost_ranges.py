@@ -1,4 +1,6 @@
-"""Which offsets of a stream stand for messages that a repair of its log gave up.
+"""Which offsets of a stream stand for messages that a repair of its log gave up, or that a pipeline put aside.
+
+Where it matters which of the two, `icestream.model.quarantine` tells what was put aside and where it is.
 
 Ranges of offsets, from the first to before the end, in order and apart from each other. Their number is bounded: beyond
 it the two that lie closest are taken for one, which then claims the messages between them as well.

@@ -1,7 +1,8 @@
 """Names, validated once and safe as a path, a table identifier and a metadata key.
 
 A topic is `namespace/name`. Both parts are 1 to 100 ASCII letters, digits, `_`, `-` or `.`, and begin with a letter,
-a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a dot file.
+a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a dot file. A topic's name does not end in
+`__parquet`: that is the table of its plain Parquet files, see `icestream.model.formats`.
 """
 
 import re
@@ -13,6 +14,7 @@ from icestream.model.errors import InvalidNameError
 DEFAULT_NAMESPACE = "default"
 MAX_PART_LENGTH = 100
 MAX_PRODUCER_LENGTH = 200
+COPY_SUFFIX = "__parquet"
 
 _PART = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{MAX_PART_LENGTH - 1}}}", re.ASCII)
 _ALLOWED = f"1 to {MAX_PART_LENGTH} of A-Z a-z 0-9 _ - . and begin with a letter, a digit or _"
@@ -42,6 +44,13 @@ def _parts(text: str) -> tuple[str, str]:
         namespace, name = DEFAULT_NAMESPACE, namespace
     for what, part in (("namespace", namespace), ("name", name)):
         check_part(part, what=f"topic {what}", whole=text)
+    if name.endswith(COPY_SUFFIX):
+        raise InvalidNameError(
+            f"{_shorten(text)!r} is the name of a table of plain Parquet files, not of a topic",
+            operation="name",
+            remedy=f"name the topic itself, without {COPY_SUFFIX}: maintenance leaves these files as they are, for who "
+            "reads them sees every file in their folder, and all else is done with the topic",
+        )
     return namespace, name
 
 

@@ -6,11 +6,12 @@ no file and on no command line. Its stdin stays open as long as the broker lives
 
 import base64
 import contextlib
+import os
 import pickle
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
 
 import structlog
@@ -42,10 +43,16 @@ class ChildState(NamedTuple):
 
 
 class Child:
-    """At most one process at a time, run by one thread and stopped for good by any; `name` is for the log."""
+    """At most one process at a time, run by one thread and stopped for good by any; `name` is for the log.
 
-    def __init__(self, name: str, greeting: bytes, output: BoundedLog) -> None:
+    `environ` is what it has in its environment besides what this process has.
+    """
+
+    def __init__(
+        self, name: str, greeting: bytes, output: BoundedLog, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._name = name
+        self._environ = dict(environ or {})
         self._greeting = greeting
         self._output = output
         self._lock = threading.Lock()
@@ -101,7 +108,11 @@ class Child:
                 return None
             try:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | self._environ,
                 )
             except OSError as error:
                 _log.error("a child cannot be started", child=self._name, error=str(error))

@@ -7,6 +7,10 @@
 3. the ledger has moved: these messages are in the table, through this commit or somebody else's, and the files are left
    where they are. It has not (a compaction came in between): commit the same files on the new state. Should the commit
    of step 1 arrive after all, then one of the two finds another snapshot than it requires, and is refused.
+
+A Parquet copy has a stricter step 3, because every file in its folders is read: the same files are committed on the
+snapshot that they were planned on, or never. If the table has another one by now and does not name them, they are
+deleted, and the messages are planned anew. `icestream.table.leftovers` relies on it, and says why.
 """
 
 import random
@@ -23,8 +27,10 @@ from icestream.model.errors import (
     LedgerMismatchError,
 )
 from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
+from icestream.model.quarantine import Quarantined
 from icestream.pipeline.crash import crash_point
 from icestream.table import TopicTable, WrittenFile
+from icestream.table.leftovers import names_files, remove_written
 
 MAX_TRIES = 10
 MAX_WAIT_SECONDS = 12 * 3600.0
@@ -42,6 +48,10 @@ class Pending:
     epoch: int
     lost: LostRanges = NOTHING_LOST
     """Messages among them that are in no file, because a repair of the log gave them up."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Those that are in none because they were put aside."""
+    planned_on: int | None = None
+    """The table's snapshot when they were planned; none if it had none."""
     written_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -54,21 +64,28 @@ class Pending:
 class Outcome:
     table: TopicTable
     ours: bool
-    """Whether these files are in the table; else somebody else's are, of the same messages."""
+    """Whether these files are in the table; else somebody else's are, of the same messages, or none are yet."""
     conflicts: int
 
 
 def commit(table: TopicTable, pending: Pending) -> Outcome:
     """Steps 1 to 3. Raises what keeps it from being known or done; the same call may be made again then."""
     for conflicts in range(MAX_TRIES):
+        if table.is_plain and table.snapshot_id != pending.planned_on:
+            return _settle(table, pending, conflicts)
         crash_point("before-commit")
         try:
             done = table.commit(
-                pending.files, start=pending.start, end=pending.end, epoch=pending.epoch, lost=pending.lost
+                pending.files,
+                start=pending.start,
+                end=pending.end,
+                epoch=pending.epoch,
+                lost=pending.lost,
+                quarantined=pending.quarantined,
             )
         except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
             table = reload(table)
-            if table.ledger.committed_offset != pending.start:
+            if table.ledger.committed_offset != pending.start and not table.is_plain:
                 unknown = isinstance(error, CommitUnknownError) and _holds(table, pending.files)
                 return Outcome(table, unknown, conflicts + 1)
             time.sleep(random.uniform(0.0, _PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
@@ -78,6 +95,14 @@ def commit(table: TopicTable, pending: Pending) -> Outcome:
     raise CommitConflictError(
         f"others were faster {MAX_TRIES} times", operation="commit", place=str(table.name), remedy="it is tried again"
     )
+
+
+def _settle(table: TopicTable, pending: Pending, conflicts: int) -> Outcome:
+    """What became of files for a Parquet copy whose snapshot is another by now: no commit of them can come any more."""
+    ours = bool(pending.files) and names_files(table, pending.files)
+    if not ours:
+        remove_written(table, pending.files)
+    return Outcome(table, ours, conflicts)
 
 
 def reload(table: TopicTable) -> TopicTable:

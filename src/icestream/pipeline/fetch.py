@@ -1,12 +1,12 @@
 """Where a task gets its messages from: the broker, or cloud objects.
 
-What is here is made by the driver and used by tasks, so it can be pickled; it may hold the object store's credentials,
-and is never shown. Stores and clients are kept by each worker from task to task.
+What is here is made by the driver and used by tasks, so it can be pickled; it may hold a token, or the object store's
+credentials, and is never shown. Stores and clients are kept by each worker from task to task.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from icestream.config import CloudSettings, ReaderSettings
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline.cloud_range import CloudRange
+from icestream.pipeline.frame_range import BrokerFrames
 
 Range = tuple[int, int]
 _MAX_KEPT = 4
@@ -46,13 +47,19 @@ class Fetch(Protocol):
 @dataclass(frozen=True)
 class FromBroker:
     url: str
+    by_frame: bool = False
+    """Whether frames are decoded here and not by the broker, and none but those of the range."""
+    token: str | None = field(default=None, repr=False)
 
     def within(self, ranges: Iterable[Range]) -> "FromBroker":
         del ranges
         return self
 
     def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> Reading:
-        return _clients.get(self.url, lambda: Client(self.url)).read_range(topic, stream_id, start, end)
+        client = _clients.get((self.url, self.token), lambda: Client(self.url, token=self.token))
+        if self.by_frame:
+            return BrokerFrames(client.read_frames(topic, stream_id, start, end), start, end, place=str(topic))
+        return client.read_range(topic, stream_id, start, end)
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,7 +82,7 @@ class FromCloud:
         )
         return replace(self, objects=tuple(kept))
 
-    def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> Reading:
+    def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> CloudRange:
         store = _stores.get((self.cloud, self.root_prefix), self._open)
         objects = [one for one in self.objects if one.stream_id == stream_id]
         return CloudRange(store, objects, self.schemas, start, end, pool=_pool(self.reader), place=str(topic))
@@ -111,7 +118,7 @@ class _Keeper(Generic[Key, Kept]):
             return found
 
 
-_clients: _Keeper[str, Client] = _Keeper()
+_clients: _Keeper[tuple[str, str | None], Client] = _Keeper()
 _stores: _Keeper[tuple[CloudSettings, str], ObjectStore] = _Keeper()
 
 

@@ -5,6 +5,7 @@ and at last gives up the whole job. Then the job is run again in halves, until t
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from icestream.model.names import TopicName
 from icestream.pipeline.plan import Piece
@@ -26,7 +27,8 @@ def translate(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[W
             return [Written(first.topic, first.start, first.end, error=error)]
         half = set(topics[: len(topics) // 2])
         parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
-        return [written for part in parts for written in translate(part, works, run)]
+        # Tasks of the job that failed may have written files that nobody knows of.
+        return [replace(written, again=True) for part in parts for written in translate(part, works, run)]
 
 
 def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:

@@ -7,7 +7,8 @@ With what a kill after each step leaves behind:
 3. commit table by table, in parallel; see `commit`. *Some topics are ahead of others, as always.*
 4. tell the broker, which looks into the tables itself. *It finds out by itself a little later.*
 
-A topic that fails rests, longer each time, with its reason in the figures, and the others go on. While the catalog is
+A topic that fails rests, longer each time, with its reason in the figures, and the others go on; where one of its
+frames is to blame, that is found and put aside, see `quarantine`. While the catalog is
 away, files that were written wait for their commit; nothing is written twice for it.
 """
 
@@ -17,21 +18,31 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from icestream.client.pipeline import TopicBacklog
 from icestream.config import Settings
-from icestream.model.errors import IcestreamError, TopicNotFoundError
+from icestream.model.errors import (
+    IcestreamError,
+    IncompatibleTableError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
+from icestream.model.formats import StorageFormat
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline import plan
-from icestream.pipeline.cloud_streams import CloudBacklog
-from icestream.pipeline.commit import Outcome, Pending, commit
+from icestream.pipeline.commit import Outcome, commit
 from icestream.pipeline.crash import crash_point
 from icestream.pipeline.job import translate
+from icestream.pipeline.quarantine import Quarantine
+from icestream.pipeline.read_back import read_back
 from icestream.pipeline.report import PassFigures
+from icestream.pipeline.sink import Sink
 from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.topics import Topics
 from icestream.pipeline.write import Work, Written
 from icestream.table import Ledger, Tables, TopicTable
+from icestream.table.leftovers import remove_leftovers, remove_written
 
 _log = structlog.get_logger(__name__)
 _SMOOTHING = 0.3
@@ -69,6 +80,7 @@ class Passes:
         self._spark = spark
         self._clock = clock
         self._limits = plan.Limits.of(settings)
+        self._quarantine = Quarantine(settings.pipeline, sources, spark)
         self._pool = ThreadPoolExecutor(settings.pipeline.commit_threads, thread_name_prefix="commit")
         self.topics = topics
         self.seconds = 0.0
@@ -83,13 +95,15 @@ class Passes:
         figures = PassFigures()
         self._note_unreadable(figures)
         ready = [state for state in self.topics if self._is_ready(state, ends, began)]
-        for state in ready:
-            if state.pending is not None and state.pending.is_stale:
-                state.pending = state.table = None  # written anew, from where the ledger is by then
-        self._commit_pending([state for state in ready if state.pending is not None], figures)
-        self._open([state for state in ready if state.table is None][:_MAX_OPENED_AT_ONCE], figures)
-        self._look_before_log([state for state in ready if state.table is not None and state.is_cut_off], figures)
+        for sink in (sink for state in ready for sink in state.sinks):
+            if sink.pending is not None and sink.pending.is_stale:
+                sink.forget()  # written anew, from where the ledger is by then
+        self._commit_pending([state for state in ready if state.is_pending], figures)
+        self._open([state for state in ready if self._is_shut(state, began)][:_MAX_OPENED_AT_ONCE], figures)
+        self._look_before_log([state for state in ready if state.is_open and state.is_cut_off], figures)
         waiting = [found for state in ready if (found := self._waiting(state, ends)) is not None]
+        for found in waiting:
+            self.topics[found.topic].choose(found)
         chosen = plan.allot(waiting, self._limits)
         if chosen:
             self._write_and_commit(chosen, figures)
@@ -129,36 +143,59 @@ class Passes:
 
     def _waiting(self, state: TopicState, ends: Ends | None) -> plan.Waiting | None:
         """What of a topic this pass may write."""
-        if state.table is None or state.pending is not None or state.rest.until > self._clock():
+        if not state.is_open or state.is_pending or state.rest.until > self._clock():
             return None
         if ends is not None:
             return state.waiting(ends.get(state.backlog.topic, 0))
-        waiting = state.waiting()
-        if waiting is None or plan.due_at(waiting, self._limits, pass_seconds=self.seconds) > self._clock():
-            return None
-        return waiting
+        now = self._clock()
+        due = (one for one in state.waitings() if plan.due_at(one, self._limits, pass_seconds=self.seconds) <= now)
+        return next(due, None)
 
     # Step 1
 
-    def _open(self, states: list[TopicState], figures: PassFigures) -> None:
-        def open_table(state: TopicState) -> TopicTable:
-            return self._tables.open(state.spec)
+    def _is_shut(self, state: TopicState, now: float) -> bool:
+        return any(sink.needs_opening(now) for sink in state.sinks)
 
-        for state, result in zip(states, self._in_parallel(open_table, states), strict=True):
+    def _open(self, states: list[TopicState], figures: PassFigures) -> None:
+        """Load the tables; what was left in the folders of a Parquet copy goes before anything is added to it."""
+        now = self._clock()
+
+        def open_table(shut: tuple[TopicState, Sink]) -> TopicTable:
+            state, sink = shut
+            table = self._tables.open(state.spec(sink))
+            return remove_leftovers(table) if sink.is_copy else table
+
+        shut = [(state, sink) for state in states for sink in state.sinks if sink.needs_opening(now)]
+        for (state, sink), result in zip(shut, self._in_parallel(open_table, shut), strict=True):
             try:
                 if isinstance(result, IcestreamError):
                     raise result
-                state.take(result)
+                state.take(sink, result)
+                sink.cleaned_at = now
             except IcestreamError as error:
                 self._fail(state, error, figures)
 
     def _look_before_log(self, states: list[TopicState], figures: PassFigures) -> None:
         for state in states:
-            assert state.committed is not None
+            offset = state.cut_off
+            assert offset is not None
             try:
-                state.older = self._sources.before_log(state.backlog, state.committed)
+                state.older = self._before_log(state, offset)
             except IcestreamError as error:
                 self._fail(state, error, figures)
+
+    def _before_log(self, state: TopicState, offset: int) -> TopicBacklog:
+        """Where messages are that a table lacks and the log does not have: in the cloud, or in the other table."""
+        backlog = state.backlog
+        try:
+            return self._sources.before_log(backlog, offset)
+        except OffsetOutOfRangeError:
+            others = (self._tables.find(name) for name in StorageFormat(backlog.format).all_tables(backlog.topic))
+            ledgers = [table.ledger for table in others if table is not None]
+            end = max((one.committed_offset for one in ledgers if one.stream_id == backlog.stream_id), default=0)
+            if end <= offset:
+                raise
+            return read_back(backlog, offset, end)
 
     def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[plan.Piece]:
         """The chosen topics' pieces; a large one is cut by who knows where its bytes are."""
@@ -211,12 +248,12 @@ class Passes:
 
     def _work(self, state: TopicState) -> Work:
         assert state.table is not None
-        state.used_at = self._clock()
+        state.used_at, suspicion = self._clock(), state.suspicion
         return Work(
-            fetch=self._sources.fetch(state.at_hand),
+            fetch=self._sources.fetch(state.at_hand, by_frame=suspicion is not None and suspicion.is_narrowing),
             topic=state.backlog.topic,
             stream_id=state.backlog.stream_id,
-            writer=state.table.writer(),
+            targets=tuple((sink.table.writer(), sink.committed or 0) for sink in state.fed if sink.table is not None),
             max_memory_bytes=self._settings.writer.max_memory_bytes,
         )
 
@@ -224,55 +261,97 @@ class Passes:
         """Make of a topic's ranges, as far as they follow on each other, what is to be committed."""
         counted = figures.of(state.backlog.topic)
         counted.translate_seconds += sum(one.seconds for one in ranges)
-        error = next((one.error for one in ranges if one.error is not None), None)
+        failed = next((one for one in ranges if one.error is not None), None)
+        error = failed.error if failed is not None else None
         sound: list[Written] = []
         for one in ranges:
             if one.error is not None or (sound and one.start != sound[-1].end):
                 break
             sound.append(one)
         state.crashed = error is not None and error.code == "job_failed"
-        if error is not None:
-            self._fail(state, error, figures)
-            if isinstance(state.at_hand, CloudBacklog):
-                state.older = state.table = None  # its objects may be gone because the table has them by now
-        if not sound or sound[0].start != state.committed:
+        if error is not None or any(one.again for one in ranges):
+            state.look_again()
+        held = state.at_hand
+        if failed is not None and error is not None and self._put_aside(state, failed, error, figures):
+            return True
+        if not sound or sound[0].start != min(sink.committed or 0 for sink in state.fed):
+            sound = []
+        self._remove(state, ranges[len(sound) :])
+        if sound:
+            counted.bytes += sum(one.nbytes for one in sound)
+            counted.lost += sum(one.lost for one in sound)
+            lost = LostRanges.of(lost for one in sound for lost in one.lost_ranges.ranges)
+            files = tuple(file for one in sound for file in one.files)
+            for sink in state.fed:
+                sink.pend(sink.files_of(files), sound[-1].end, state.backlog.epoch, lost)
+        if error is not None and held is not state.backlog:
+            state.older = None  # what was there may be gone because a table has it by now
+            state.release()
+        return bool(sound)
+
+    def _remove(self, state: TopicState, ranges: Iterable[Written]) -> None:
+        """Take back what was written into the folders of a Parquet copy and will not be committed."""
+        files = tuple(file for one in ranges for file in one.files)
+        for sink in state.fed:
+            if sink.is_copy and sink.table is not None:
+                remove_written(sink.table, sink.files_of(files))
+
+    def _put_aside(self, state: TopicState, failed: Written, error: IcestreamError, figures: PassFigures) -> bool:
+        """Whether a range that failed was a single frame, which is to be committed as one in quarantine; see there."""
+        try:
+            aside = self._quarantine.consider(state, failed, error)
+        except IcestreamError as reason:
+            self._fail(state, reason, figures)
             return False
-        counted.bytes += sum(one.nbytes for one in sound)
-        counted.lost += sum(one.lost for one in sound)
-        lost = LostRanges.of(lost for one in sound for lost in one.lost_ranges.ranges)
-        files = tuple(file for one in sound for file in one.files)
-        state.pending = Pending(files, sound[0].start, sound[-1].end, state.backlog.epoch, lost)
+        if not aside:
+            self._fail(state, error, figures)
+            if state.suspicion is not None and state.suspicion.is_narrowing:
+                state.rest.until = 0.0  # the next try is another one
+            return False
+        figures.of(state.backlog.topic).failures += 1
         return True
 
     def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:
-        def commit_and_tell(state: TopicState) -> tuple[Outcome, float]:
-            assert state.pending is not None
+        def commit_and_tell(due: tuple[TopicState, Sink]) -> tuple[Outcome, float]:
+            state, sink = due
+            assert sink.pending is not None
             began = self._clock()
-            table = state.table or self._tables.open(state.spec)
-            outcome = commit(table, state.pending)
+            table = sink.table or self._tables.open(state.spec(sink))
+            outcome = commit(table, sink.pending)
             seconds = self._clock() - began
             self._hint(state, outcome.table)
             return outcome, seconds
 
-        for state, result in zip(states, self._in_parallel(commit_and_tell, states), strict=True):
+        due = [(state, sink) for state in states for sink in state.sinks if sink.pending is not None]
+        for (state, sink), result in zip(due, self._in_parallel(commit_and_tell, due), strict=True):
             counted = figures.of(state.backlog.topic)
             if isinstance(result, IcestreamError):
-                if not result.retryable:
-                    state.pending = state.table = None
+                self._take_refusal(sink, result)
                 self._fail(state, result, figures)
                 continue
-            (outcome, seconds), pending = result, state.pending
+            (outcome, seconds), pending = result, sink.pending
             assert pending is not None
-            state.pending, state.table, state.committed = None, outcome.table, outcome.table.ledger.committed_offset
+            sink.pending = None
+            state.reach(sink, outcome.table)
             counted.commit_seconds += seconds
             counted.conflicts += outcome.conflicts
             if outcome.ours:
                 counted.commits += 1
-                counted.messages += sum(file.message_count for file in pending.files)
+                if sink is state.sinks[0]:
+                    counted.messages += sum(file.message_count for file in pending.files)
+                    counted.quarantined += len(pending.quarantined)
                 counted.files += len(pending.files)
                 counted.file_bytes += sum(file.bytes for file in pending.files)
             if counted.error is None:
                 state.rest.end()
+        self._open([state for state in states if state.has_left_files], figures)
+
+    def _take_refusal(self, sink: Sink, error: IcestreamError) -> None:
+        if error.retryable:
+            return
+        if isinstance(error, IncompatibleTableError) and sink.is_copy and sink.table and sink.pending:
+            remove_written(sink.table, sink.pending.files)  # the table is gone, and nobody else will look for them
+        sink.forget()
 
     # Step 4
 
@@ -291,8 +370,9 @@ class Passes:
                 state = self.topics[topic]
             except KeyError:
                 continue
-            counted.committed_offset = state.committed
-            counted.snapshot_id = state.table.snapshot_id if state.table is not None else None
+            first = state.sinks[0]
+            counted.committed_offset = first.committed
+            counted.snapshot_id = first.table.snapshot_id if first.table is not None else None
             counted.durable_end = state.backlog.durable_end
             if state.rest.error is not None:
                 counted.retry_ms = max(0, round((state.rest.until - now) * 1000))
@@ -308,7 +388,7 @@ class Passes:
         counted = figures.of(topic)
         counted.failures += 1
         counted.error = str(error)
-        state.rest.fail(error, self._clock())
+        state.rest.fail(error, self._clock(), again=state.is_tried_again)
         _log.warning("a topic failed", topic=str(topic), error=str(error), failures=state.rest.failures)
         if isinstance(error, TopicNotFoundError):
             self._forget(state)
@@ -317,12 +397,13 @@ class Passes:
         """Leave a deleted topic alone. A table that was made for it meanwhile would be in the way of its successor."""
         backlog = state.backlog
         self.topics.forget(backlog.topic)
-        try:
-            table = self._tables.find(backlog.topic)
-            if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):
-                self._tables.drop(backlog.topic, backlog.stream_id)
-        except IcestreamError as error:
-            _log.warning("the empty table of a deleted topic may be left", topic=str(backlog.topic), error=str(error))
+        for name in StorageFormat(backlog.format).fed(backlog.topic):
+            try:
+                table = self._tables.find(name)
+                if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):
+                    self._tables.drop(name, backlog.stream_id)
+            except IcestreamError as error:
+                _log.warning("the empty table of a deleted topic may be left", table=str(name), error=str(error))
 
     def _in_parallel(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result | IcestreamError]:
         def attempt(item: Item) -> Result | IcestreamError:

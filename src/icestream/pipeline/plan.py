@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
+from icestream.client.pipeline import TopicBacklog
 from icestream.config import Settings
 from icestream.model.names import TopicName
 
@@ -19,6 +20,8 @@ ITEM_COST_BYTES = MIB
 TASKS_PER_CORE = 4
 """So many tasks that a slow one does not keep the other cores idle, where they are large enough for it to matter."""
 MAX_LEAD_SHARE = 0.25
+_UNKNOWN_BYTES = 512.0
+"""Of a message, where the log holds none to go by."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Waiting:
     """Somebody waits for some of them to be in the table."""
     suspect: bool = False
     """The topic's last try failed: it gets one piece, until one has gone well."""
+    tables: tuple[TopicName, ...] = ()
+    """Those that they are for."""
 
     @property
     def messages(self) -> int:
@@ -72,6 +77,12 @@ class Piece:
     start: int
     end: int
     nbytes: int
+
+
+def mean_bytes(backlog: TopicBacklog) -> float:
+    """Of a message, as far as is known."""
+    held = backlog.durable_end - backlog.start_offset
+    return backlog.nbytes / held if held else _UNKNOWN_BYTES
 
 
 def due_at(waiting: Waiting, limits: Limits, *, pass_seconds: float = 0.0) -> float:

@@ -16,6 +16,8 @@ class TopicFigures:
     files: int = 0
     file_bytes: int = 0
     lost: int = 0
+    quarantined: int = 0
+    """Frames that were put aside."""
     commits: int = 0
     conflicts: int = 0
     failures: int = 0
@@ -46,6 +48,7 @@ _COUNTED = (
     "files",
     "file_bytes",
     "lost",
+    "quarantined",
     "commits",
     "conflicts",
     "failures",

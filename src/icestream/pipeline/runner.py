@@ -24,6 +24,7 @@ from icestream.pipeline.one_pass import Ends, JobRunner, Passes
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import TopicState
+from icestream.pipeline.suspicion import may_be_the_messages
 from icestream.pipeline.topics import Topics
 from icestream.table import Tables
 
@@ -127,6 +128,9 @@ class Runner:
 
     def _is_left(self, state: TopicState, ends: Ends) -> bool:
         """Whether a topic has not reached its end and may still do so."""
+        error = state.rest.error
+        if error is not None and state.is_tried_again and may_be_the_messages(error):
+            return True
         tries = _MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1
         end = min(ends.get(state.backlog.topic, 0), state.backlog.durable_end)
         behind = (state.committed or 0) < end

@@ -8,7 +8,7 @@ twice or left out, whoever told of it.
 import contextlib
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Self
 from uuid import uuid4
@@ -19,8 +19,10 @@ from icestream.client import Client
 from icestream.client.pipeline import BacklogAnswer, TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
+from icestream.model.frames import Frame
 from icestream.pipeline.cloud_streams import CloudBacklog, CloudStreams
 from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
+from icestream.pipeline.read_back import ReadBack, cut_evenly
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 5.0
@@ -57,7 +59,7 @@ class CloudSource:
                 return replace(found, epoch=topic.epoch, durable_end=end, awaited_end=topic.awaited_end)
         return None
 
-    def fetch(self, topic: CloudBacklog) -> Fetch:
+    def fetch(self, topic: CloudBacklog) -> FromCloud:
         settings = self._settings
         prefix = settings.uploader.root_prefix
         return FromCloud(settings.cloud, prefix, settings.reader, topic.objects, topic.schemas)
@@ -91,6 +93,8 @@ class Sources:
         self._timeout_seconds = settings.pipeline.broker_timeout_ms / 1000
         self._away_since: float | None = None
         self._asked_at = 0.0
+        self._format: str = settings.storage.format
+        """What a broker wanted the last time; objects do not tell."""
         self._resources = contextlib.ExitStack()
         self._cloud = self._open_cloud(settings)
         self.is_on_cloud = False
@@ -128,8 +132,10 @@ class Sources:
                 self._note_away(error)
             else:
                 self._note_back()
+                self._format = next((topic.format for topic in answer.topics), self._format)
                 return answer
-        return cloud.backlog(topics, mark=mark, wait_ms=wait_ms)
+        found = cloud.backlog(topics, mark=mark, wait_ms=wait_ms)
+        return replace(found, topics=[replace(topic, format=self._format) for topic in found.topics])
 
     def _note_away(self, error: UnavailableError | DeadlineError) -> None:
         self._asked_at = now = self._clock()
@@ -162,13 +168,35 @@ class Sources:
     def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
         if isinstance(topic, CloudBacklog):
             return cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+        if isinstance(topic, ReadBack):
+            return cut_evenly(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
         return self._client.cut_range(topic.topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
 
-    def fetch(self, topic: TopicBacklog) -> Fetch:
-        """How tasks read a topic's messages."""
+    def fetch(self, topic: TopicBacklog, *, by_frame: bool = False) -> Fetch:
+        """How tasks read a topic's messages; `by_frame`, they decode the frames of a range and no other."""
         if isinstance(topic, CloudBacklog) and self._cloud is not None:
             return self._cloud.fetch(topic)
-        return FromBroker(self._client.url)
+        return FromBroker(self._client.url, by_frame, token=self._client.token)
+
+    def frame_ends(self, topic: TopicBacklog, start: int, end: int) -> list[int]:
+        """Where the frames end that hold a range. Raises where one of them is not as it was written."""
+        found, _ = self._frames(topic, start, end, bodies=False)
+        return [frame.end_offset for frames in found for frame in frames if frame.base_offset < end]
+
+    def frame_at(self, topic: TopicBacklog, offset: int) -> tuple[Frame, str | None]:
+        """The frame that holds an offset, undecoded, and its own schema; none where that is the plain one."""
+        found, schemas = self._frames(topic, offset, offset + 1, bodies=True)
+        frame, *_ = (frame for frames in found for frame in frames)
+        return frame, schemas().get(frame.schema_id)
+
+    def _frames(
+        self, topic: TopicBacklog, start: int, end: int, *, bodies: bool
+    ) -> tuple[Iterable[list[Frame]], Callable[[], dict[int, str]]]:
+        if isinstance(topic, CloudBacklog) and self._cloud is not None:
+            cloud = self._cloud.fetch(topic).within([(start, end)])
+            return cloud.read(topic.topic, topic.stream_id, start, end).frames(), lambda: topic.schemas
+        reader = self._client.read_frames(topic.topic, topic.stream_id, start, end, bodies=bodies)
+        return reader, lambda: reader.schemas
 
     def tell_committed(self, topic: TopicBacklog, offset: int, snapshot_id: int | None) -> None:
         if not self.is_on_cloud:

@@ -1,18 +1,25 @@
 """What the driver remembers of a topic between passes. All of it can be lost: the truth is in the table."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
 
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError
+from icestream.model.formats import StorageFormat
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
 from icestream.model.schema_text import decode_schema
 from icestream.pipeline.cloud_streams import CloudBacklog
-from icestream.pipeline.commit import Pending
-from icestream.pipeline.plan import Waiting
+from icestream.pipeline.plan import MIB, Waiting, mean_bytes
+from icestream.pipeline.sink import Sink
+from icestream.pipeline.suspicion import Suspicion
 from icestream.table import TableSpec, TopicTable
+
+JOINED_BYTES = 64 * MIB
+"""Tables that are no farther apart than this are fed from one reading of the messages."""
+LONG_AGO = 0.0
 
 
 @dataclass
@@ -25,11 +32,14 @@ class Rest:
     until: float = 0.0
     error: IcestreamError | None = None
 
-    def fail(self, error: IcestreamError, now: float) -> None:
-        """An error that trying again cannot heal waits the longest time at once: somebody has to act first."""
+    def fail(self, error: IcestreamError, now: float, *, again: bool = False) -> None:
+        """An error that trying again cannot heal waits the longest time at once: somebody has to act first.
+
+        Unless trying `again` leads somewhere: to the frame that is to blame.
+        """
         self.failures += 1
         growing = self.first_seconds * (1 << min(self.failures - 1, 30))
-        self.until = now + (min(growing, self.limit_seconds) if error.retryable else self.limit_seconds)
+        self.until = now + (min(growing, self.limit_seconds) if error.retryable or again else self.limit_seconds)
         self.error = error
 
     def end(self) -> None:
@@ -42,44 +52,96 @@ class TopicState:
     rest: Rest
     since: float
     """When messages that wait were first seen; meaningless while none wait."""
-    table: TopicTable | None = None
-    committed: int | None = None
-    """Of the table's ledger as last seen; none before the table was opened."""
-    older: CloudBacklog | None = None
-    """What lies in the cloud before the log begins, where the table does not have all of it."""
-    pending: Pending | None = None
-    """Written, but not committed because the catalog was away."""
+    sinks: list[Sink] = field(default_factory=list)
+    """The tables that the broker wants the messages in; the first is the one that commits are counted by."""
+    fed: tuple[Sink, ...] = ()
+    """Those that the last pass has fed, or this one feeds."""
+    older: TopicBacklog | None = None
+    """What lies elsewhere before the log begins, where a table does not have all of it."""
     used_at: float = 0.0
     """When messages of it were last handed to a job."""
     crashed: bool = False
     """The last try took a worker with it: the topic gets a job of its own."""
+    suspicion: Suspicion | None = None
+    """That a frame behind the committed offset cannot be written."""
     untold: bool = False
     """The log cannot be read, or can be read again, and the figures do not say so yet."""
 
     def __post_init__(self) -> None:
         self.untold = self.backlog.error is not None
+        self._take_format()
+
+    def _take_format(self) -> None:
+        """Keep the tables that still are to be fed."""
+        known = {sink.name: sink for sink in self.sinks}
+        wanted = StorageFormat(self.backlog.format).fed(self.backlog.topic)
+        self.sinks = [known.get(name) or Sink(name) for name in wanted]
+        self.fed = tuple(sink for sink in self.fed if sink in self.sinks)
 
     def update(self, backlog: TopicBacklog, seen: float) -> None:
         """Take in what the broker says; `seen` is the earliest time at which new messages can have come."""
         if backlog.durable_end > self.backlog.durable_end and not self.waits:
             self.since = seen
         if backlog.schema != self.backlog.schema:
-            self.table = None
+            self.release()
+            self.suspicion = None
             self.rest.end()
         if backlog.error is not None or self.backlog.error is not None:
             self.untold = True
+        is_other = backlog.format != self.backlog.format
         self.backlog = backlog
+        if is_other:
+            self._take_format()
 
     @property
     def waits(self) -> bool:
         """Whether messages wait, as far as is known without having seen the table."""
         return self.backlog.durable_end > (self.committed or 0)
 
+    # The tables
+
     @property
-    def spec(self) -> TableSpec:
+    def behind(self) -> Sink:
+        """The table that has the fewest messages; it is what a pass that feeds all begins with."""
+        return min(self.sinks, key=lambda sink: -1 if sink.committed is None else sink.committed)
+
+    @property
+    def committed(self) -> int | None:
+        """All tables have the messages below it; none before all were opened."""
+        return self.behind.committed
+
+    @property
+    def table(self) -> TopicTable | None:
+        """The table that is behind; none if it is not loaded."""
+        return self.behind.table
+
+    @property
+    def is_pending(self) -> bool:
+        return any(sink.pending is not None for sink in self.sinks)
+
+    @property
+    def is_open(self) -> bool:
+        return all(sink.table is not None for sink in self.sinks)
+
+    @property
+    def has_left_files(self) -> bool:
+        """Whether files may lie in the folders of a Parquet copy that nobody will commit."""
+        return any(sink.is_copy and sink.cleaned_at is None and sink.pending is None for sink in self.sinks)
+
+    def look_again(self) -> None:
+        """Something went wrong, and may have left files where they are seen."""
+        for sink in self.sinks:
+            sink.cleaned_at = None
+
+    def release(self) -> None:
+        """Let go of the loaded tables."""
+        for sink in self.sinks:
+            sink.table = None
+
+    def spec(self, sink: Sink) -> TableSpec:
         backlog = self.backlog
         return TableSpec(
-            topic=backlog.topic,
+            topic=sink.name,
             stream_id=backlog.stream_id,
             epoch=backlog.epoch,
             schema=_schema(backlog.schema),
@@ -87,52 +149,120 @@ class TopicState:
             sort_by=backlog.sort_by,
         )
 
-    def take(self, table: TopicTable) -> None:
-        """Use a newly loaded state of the table; raises when log and table do not fit together."""
-        self.table, self.committed = table, table.ledger.committed_offset
+    def take(self, sink: Sink, table: TopicTable) -> None:
+        """Use a newly loaded state of a table; raises when log and table do not fit together."""
+        sink.take(table)
         backlog = self.backlog
-        if self.committed > backlog.durable_end and not isinstance(backlog, CloudBacklog):
+        assert sink.committed is not None
+        if sink.committed > backlog.durable_end and not isinstance(backlog, CloudBacklog):
             raise DamagedError(
-                f"the table holds messages up to {self.committed}, the log ends at {backlog.durable_end}: "
+                f"the table holds messages up to {sink.committed}, the log ends at {backlog.durable_end}: "
                 "the log is not the one that the table was written from",
                 operation="plan",
                 place=str(backlog.topic),
                 remedy="restore the log, or delete the topic",
             )
 
+    def reach(self, sink: Sink, table: TopicTable) -> None:
+        """A table has a new state: what is suspected of messages that it holds now is forgotten."""
+        sink.take(table)
+        if self.suspicion is not None and not self.suspicion.passed(self.start):
+            self.suspicion = None
+
+    @property
+    def start(self) -> int:
+        """Where the next messages of the tables that are fed begin."""
+        return _start(self.fed or tuple(self.sinks))
+
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether a next try may find out which frame is to blame, also where the error is one that stays."""
+        return self.suspicion is not None and self.suspicion.verdict is None
+
+    # What waits for them
+
+    @property
+    def cut_off(self) -> int | None:
+        """Where a table ends before the log begins, and what follows there is yet to be found elsewhere."""
+        if self.committed is None:
+            return None
+        return next((start for sinks in self._groups() if self._held(start := _start(sinks)) is None), None)
+
     @property
     def is_cut_off(self) -> bool:
-        """Whether the table ends before the log begins, and what lies between is yet to be found in the cloud."""
-        if self.committed is None or self.committed >= self.backlog.start_offset:
-            return False
-        return self.older is None or not self.older.start_offset <= self.committed < self.older.durable_end
+        return self.cut_off is not None
 
     @property
     def at_hand(self) -> TopicBacklog:
-        """What holds the next messages: the log, or, before it begins, the cloud."""
-        before_log = self.committed is not None and self.committed < self.backlog.start_offset
-        return self.older if before_log and self.older is not None else self.backlog
+        """What holds the next messages of the tables that are fed: the log, or, before it begins, what is older."""
+        return self._held(self.start) or self.backlog
+
+    def _held(self, start: int) -> TopicBacklog | None:
+        if start >= self.backlog.start_offset:
+            return self.backlog
+        older = self.older
+        return older if older is not None and older.start_offset <= start < older.durable_end else None
+
+    def _groups(self) -> list[tuple[Sink, ...]]:
+        """The tables that are fed together: all, unless one has to catch up with what is not worth waiting for.
+
+        While it does, passes alternate between the two: nobody waits for the other, and the one that was not fed the
+        last time comes first here.
+        """
+        first, last = _start(self.sinks), max(sink.committed or 0 for sink in self.sinks)
+        if (last - first) * mean_bytes(self.backlog) <= JOINED_BYTES:
+            return [tuple(self.sinks)]
+        ahead = tuple(sink for sink in self.sinks if sink.committed == last)
+        late = tuple(sink for sink in self.sinks if sink.committed != last)
+        return [late, ahead] if self.fed == ahead else [ahead, late]
+
+    def waitings(self, end: int | None = None) -> Iterator[Waiting]:
+        """What waits, up to `end`, for the tables that are fed together, each in one place; none before all is open."""
+        if self.committed is None:
+            return
+        groups = self._groups()
+        furthest = max(sink.committed or 0 for sink in self.sinks)
+        for sinks in groups:
+            is_late = len(groups) > 1 and _start(sinks) < furthest
+            found = self._waiting(sinks, furthest if is_late else end, is_late=is_late)
+            if found is not None:
+                yield found
 
     def waiting(self, end: int | None = None) -> Waiting | None:
-        """What waits, up to `end`, in one place; none before the table was opened."""
-        if self.committed is None or self.is_cut_off:
+        """The first of them."""
+        return next(self.waitings(end), None)
+
+    def _waiting(self, sinks: tuple[Sink, ...], end: int | None, *, is_late: bool) -> Waiting | None:
+        start = _start(sinks)
+        backlog = self._held(start)
+        if backlog is None:
             return None
-        backlog = self.at_hand
         end = backlog.durable_end if end is None else min(end, backlog.durable_end)
-        if end <= self.committed:
+        if self.suspicion is not None and self.suspicion.start == start and self.suspicion.limit is not None:
+            end = min(end, self.suspicion.limit)
+        if end <= start:
             return None
         held = backlog.durable_end - backlog.start_offset
-        share = (end - self.committed) / held if held else 1.0
+        share = (end - start) / held if held else 1.0
         return Waiting(
             topic=backlog.topic,
-            start=self.committed,
+            start=start,
             end=end,
             nbytes=max(1, round(backlog.nbytes * min(1.0, share))),
-            since=self.since,
+            since=LONG_AGO if is_late else self.since,
             served=self.used_at,
-            awaited=self.committed < backlog.awaited_end <= end,
+            awaited=start < backlog.awaited_end <= end,
             suspect=self.rest.failures > 0,
+            tables=tuple(sink.name for sink in sinks),
         )
+
+    def choose(self, waiting: Waiting) -> None:
+        """Feed the tables that something waits for."""
+        self.fed = tuple(sink for sink in self.sinks if sink.name in waiting.tables)
+
+
+def _start(sinks: "tuple[Sink, ...] | list[Sink]") -> int:
+    return min(sink.committed or 0 for sink in sinks)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ outlives the broker, however that ends, because it stops when its stdin does, an
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -15,6 +15,7 @@ import structlog
 
 from icestream.client.backoff import Backoff
 from icestream.config import Settings
+from icestream.model.callers import TOKEN_VARIABLE
 from icestream.pipeline.bounded_log import BoundedLog
 from icestream.pipeline.child import Child, ChildState, encode_settings
 
@@ -25,19 +26,26 @@ _LONG_LIFE_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
 
 
-def pipeline_supervisor(settings: Settings, broker: str) -> "Supervisor":
-    """Keeps `icestream pipeline` running for the broker at an address, once it is started."""
+def pipeline_supervisor(settings: Settings, broker: str, token: str | None = None) -> "Supervisor":
+    """Keeps `icestream pipeline` running for the broker at an address, once it is started.
+
+    A token goes to the child by its environment: on a command line all users of the machine could read it.
+    """
     return Supervisor(
         [sys.executable, "-m", "icestream.cli", "pipeline", "--child", "--broker", broker],
         encode_settings(settings),
         settings.data_dir / LOG_NAME,
         log_max_bytes=settings.pipeline.log_max_bytes,
         restart_seconds=settings.pipeline.restart_interval_ms / 1000,
+        environ={TOKEN_VARIABLE: token} if token is not None else {},
     )
 
 
 class Supervisor(threading.Thread):
-    """A command kept running from `start` to `stop`; `greeting` is what each child finds on its stdin."""
+    """A command kept running from `start` to `stop`; `greeting` is what each child finds on its stdin.
+
+    `environ` is what it has in its environment besides what this process has.
+    """
 
     def __init__(
         self,
@@ -47,11 +55,12 @@ class Supervisor(threading.Thread):
         *,
         log_max_bytes: int,
         restart_seconds: float,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name="pipeline-supervisor", daemon=True)
         self._command = list(command)
         self._output = BoundedLog(log_file, log_max_bytes)
-        self._child = Child("pipeline", greeting, self._output)
+        self._child = Child("pipeline", greeting, self._output, environ)
         self._backoff = Backoff(restart_seconds, max(restart_seconds, _LIMIT_SECONDS))
         self._stopping = threading.Event()
 

@@ -73,9 +73,9 @@ class Topics:
 
     def release_tables(self, keep: int) -> None:
         """Let go of the loaded tables beyond `keep`, those first that were not used for the longest time."""
-        loaded = sorted((state for state in self if state.table is not None), key=lambda state: state.used_at)
+        loaded = sorted((state for state in self if state.is_open), key=lambda state: state.used_at)
         for state in loaded[: max(0, len(loaded) - keep)]:
-            state.table = None
+            state.release()
 
     def due(self, state: TopicState, pass_seconds: float) -> float | None:
         """When something is to be done for a topic; None while nothing is."""
@@ -83,12 +83,10 @@ class Topics:
             return LONG_AGO
         if state.backlog.error is not None:
             return None
-        if state.pending is not None or (state.waits and (state.committed is None or state.is_cut_off)):
+        if state.is_pending or (state.waits and (state.committed is None or state.is_cut_off)):
             return state.rest.until
-        waiting = state.waiting()
-        if waiting is None:
-            return None
-        return max(state.rest.until, due_at(waiting, self._limits, pass_seconds=pass_seconds))
+        times = [due_at(waiting, self._limits, pass_seconds=pass_seconds) for waiting in state.waitings()]
+        return max(state.rest.until, min(times)) if times else None
 
     def next_due(self, pass_seconds: float) -> float | None:
         times = (self.due(state, pass_seconds) for state in self._states.values())

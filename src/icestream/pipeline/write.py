@@ -6,7 +6,9 @@ pass through the JVM.
 
 An error concerns one range and is part of the result, so that it cannot fail the job of all others; only a worker that
 dies does that, and Spark tries its task again. Files of a range that failed, or of a task that died, are named by no
-one: they are left for the clean-up of orphans.
+one: they are left for the clean-up of orphans or, in a Parquet copy, for the driver, which is told of it.
+
+Where messages go to two tables they are fetched and decoded once, and each table gets those that it does not have.
 
 Messages that a repair of the log gave up (`lost`) have no row in the table. The range is written without them, and the
 committed offset passes over them: the table then has the same gap, for good, that every reader of the log is told of,
@@ -20,14 +22,18 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
+from icestream.model.messages import slice_from
 from icestream.model.names import TopicName
-from icestream.pipeline.crash import crash_point
+from icestream.pipeline.crash import crash_at_offset, crash_point
 from icestream.pipeline.fetch import Fetch
 from icestream.table import TableWriter, WrittenFile
+from icestream.table.together import write_together
 
+WRITE_OPERATION = "write table"
 _MAX_TRACE = 2000
 
 
@@ -38,7 +44,8 @@ class Work:
     fetch: Fetch
     topic: TopicName
     stream_id: str
-    writer: TableWriter
+    targets: tuple[tuple[TableWriter, int], ...]
+    """How to write each of the tables, and the offset that its messages begin at: it has those before."""
     max_memory_bytes: int
     ranges: tuple[tuple[int, int], ...] = ()
 
@@ -55,16 +62,15 @@ class Written:
     start: int
     end: int
     files: tuple[WrittenFile, ...] = ()
+    """Of all tables."""
     nbytes: int = 0
     """Arrow bytes of the messages."""
     lost: int = 0
     lost_ranges: LostRanges = NOTHING_LOST
     seconds: float = 0.0
     error: IcestreamError | None = None
-
-    @property
-    def messages(self) -> int:
-        return sum(file.message_count for file in self.files)
+    again: bool = False
+    """An earlier try was cut short by the end of its worker, and may have left files."""
 
 
 def pack_parcel(works: Iterable[Work]) -> bytes:
@@ -73,9 +79,11 @@ def pack_parcel(works: Iterable[Work]) -> bytes:
 
 def write_parcels(parcels: Iterable[bytes]) -> Iterator[Written]:
     """The function that Spark runs on a partition."""
+    task = TaskContext.get()
+    again = task is not None and task.attemptNumber() > 0
     for parcel in parcels:
         for work in pickle.loads(parcel):  # noqa: S301 - the driver's own, over Spark's authenticated connection
-            yield from write_topic(work)
+            yield from (replace(written, again=again) for written in write_topic(work))
 
 
 def write_topic(work: Work) -> Iterator[Written]:
@@ -96,7 +104,7 @@ def _attempt(work: Work, start: int, end: int) -> Written:
     except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this range alone
         failure = IcestreamError(
             f"{type(error).__name__}: {error}",
-            operation="write table",
+            operation=WRITE_OPERATION,
             place=f"{work.topic} {start} to {end}",
             retryable=True,
             details={"trace": traceback.format_exc()[-_MAX_TRACE:]},
@@ -108,24 +116,43 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
     crash_point("before-write")
     reader = work.fetch.read(work.topic, work.stream_id, start, end)
     size = _Size()
-    files = work.writer.write(size.of(reader.batches()), max_memory_bytes=work.max_memory_bytes)
-    count = sum(file.message_count for file in files)
-    if reader.next_offset != end or count + reader.lost != end - start:
-        raise DamagedError(
-            f"{count} messages were written and {reader.lost} are lost, of {end - start}",
-            operation="write table",
-            place=f"{work.topic} {start} to {end}",
-        )
+    files = _write_files(work, size.of(reader.batches()))
+    if reader.next_offset != end:
+        raise _incomplete(work, start, end, f"they end at {reader.next_offset}")
+    for (_, begins), own in zip(work.targets, files, strict=True):
+        count = sum(file.message_count for file in own)
+        wanted = end - start - reader.lost
+        if begins > start:
+            wanted = sum(last - first for first, last in reader.lost_ranges.others(begins, end))
+        if count != wanted:
+            raise _incomplete(work, start, end, f"{count} were written of the {wanted} that are not lost")
     crash_point("after-write")
     return Written(
         work.topic,
         start,
         end,
-        files=tuple(files),
+        files=tuple(file for own in files for file in own),
         nbytes=size.nbytes,
         lost=reader.lost,
         lost_ranges=reader.lost_ranges,
         seconds=perf_counter() - began,
+    )
+
+
+def _write_files(work: Work, batches: Iterator[pa.RecordBatch]) -> list[list[WrittenFile]]:
+    """The files of each target."""
+    if len(work.targets) == 1:
+        writer, first_offset = work.targets[0]
+        rows = (slice_from(batch, first_offset) for batch in batches)
+        return [writer.write(rows, max_memory_bytes=work.max_memory_bytes)]
+    return write_together(work.targets, batches, max_memory_bytes=work.max_memory_bytes)
+
+
+def _incomplete(work: Work, start: int, end: int, problem: str) -> DamagedError:
+    return DamagedError(
+        f"the messages are not complete: {problem}",
+        operation=WRITE_OPERATION,
+        place=f"{work.topic} {start} to {end}",
     )
 
 
@@ -138,5 +165,6 @@ class _Size:
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.nbytes += batch.nbytes
+            crash_at_offset(batch)
             yield batch
             crash_point("mid-write")

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from icestream.config import QuerySettings
-from icestream.model.errors import InvalidNameError, InvalidRequestError, OverloadedError, TopicNotFoundError
+from icestream.model.callers import EVERYTHING, Caller
+from icestream.model.errors import (
+    InvalidNameError,
+    InvalidRequestError,
+    OverloadedError,
+    PermissionDeniedError,
+    TopicNotFoundError,
+)
 from icestream.model.names import DEFAULT_NAMESPACE, TopicName, check_part
 from icestream.query.sources import Source, Sources
 
@@ -29,10 +36,18 @@ class QueryEngine:
         self._topics = topics
         self._free = threading.BoundedSemaphore(settings.max_queries)
 
-    def run(self, sql: str, *, fresh: bool = True, cancelled: Callable[[], bool] = lambda: False) -> "Query":
+    def run(
+        self,
+        sql: str,
+        *,
+        fresh: bool = True,
+        caller: Caller = EVERYTHING,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> "Query":
         """Begin a query. It is refused here if it is wrong; its rows are made while they are read.
 
-        Without `fresh` it sees what the topics' tables hold. It ends when `cancelled` says so.
+        Without `fresh` it sees what the topics' tables hold. It names no topic that `caller` may not touch. It ends
+        when `cancelled` says so.
         """
         # DuckDB takes a second to load, which a broker need not spend before its first query.
         from icestream.query.execution import Execution  # noqa: PLC0415
@@ -57,21 +72,29 @@ class QueryEngine:
         try:
             with execution.using() as session:
                 statement = parse(session, sql)
-                for number, (topic, source) in enumerate(self._sources(statement, fresh=fresh).items()):
+                for number, (topic, source) in enumerate(self._sources(statement, caller, fresh=fresh).items()):
                     add_topic(session, number, topic, TopicDataset(source, execution.reading))
             return Query(execution, execution.start(statement.sql))
         except BaseException:
             execution.close()
             raise
 
-    def _sources(self, statement: "Statement", *, fresh: bool) -> dict[TopicName, Source]:
-        found: dict[TopicName, Source] = {}
+    def _sources(self, statement: "Statement", caller: Caller, *, fresh: bool) -> dict[TopicName, Source]:
+        named: dict[TopicName, bool] = {}
         for table in sorted(statement.tables):
             is_perhaps_defined = not table.schema and table.name.lower() in statement.with_names
             try:
-                topic = _topic_of(table)
+                topic = caller.check_topic(_topic_of(table), operation="sql")
+            except (InvalidNameError, TopicNotFoundError, PermissionDeniedError):
+                if not is_perhaps_defined:
+                    raise
+            else:
+                named[topic] = named.get(topic, True) and is_perhaps_defined
+        found: dict[TopicName, Source] = {}
+        for topic, is_perhaps_defined in named.items():  # all of them may be touched: only now one is looked for
+            try:
                 found[topic] = self._topics.find(topic, fresh=fresh)
-            except (InvalidNameError, TopicNotFoundError):
+            except TopicNotFoundError:
                 if not is_perhaps_defined:
                     raise
         if len({str(topic).lower() for topic in found}) < len(found):

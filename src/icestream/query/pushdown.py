@@ -102,14 +102,24 @@ def _in(name: str, options: pa.StructScalar, schema: pa.Schema) -> Predicate | N
 def _value(literal: pa.Scalar, name: str, schema: pa.Schema) -> Value | None:
     """Only of types whose values compare in a filter just as they do in Arrow."""
     place = schema.get_field_index(name)
-    if place < 0 or not literal.is_valid or not schema.field(place).type.equals(literal.type):
+    if place < 0 or not literal.is_valid:
         return None
     kind = literal.type
     if kinds.is_integer(kind):
-        return Decimal(literal.as_py())
+        return Decimal(literal.as_py()) if _compares_exactly(schema.field(place).type, kind) else None
+    if not schema.field(place).type.equals(kind):
+        return None
     if kinds.is_string(kind) or kinds.is_binary(kind) or kinds.is_boolean(kind):
         found: Value = literal.as_py()
         return found
     if kinds.is_timestamp(kind) and kind.unit in _PER_UNIT_US:
         return Instant(literal.value * _PER_UNIT_US[kind.unit])
     return None
+
+
+def _compares_exactly(column: pa.DataType, literal: pa.DataType) -> bool:
+    """Whether Arrow compares these whole numbers by their values: where types differ it makes both signed.
+
+    DuckDB gives literals for columns of 32 bits in 64.
+    """
+    return bool(column.equals(literal)) or (kinds.is_integer(column) and pa.uint64() not in (column, literal))

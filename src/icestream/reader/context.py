@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from icestream.cloud.read_pool import ReadPool
 from icestream.config import ReaderSettings
+from icestream.model.formats import StorageFormat
 from icestream.model.names import TopicName
 from icestream.reader.tail import Tails
 
@@ -19,6 +20,8 @@ class ReadContext:
     settings: ReaderSettings = field(default_factory=ReaderSettings)
     find_table: "Callable[[TopicName], TopicTable | None]" = lambda _: None
     """The table of that name as the catalog has it now; raises when the catalog is away."""
+    format: StorageFormat = StorageFormat.ICEBERG
+    """Which tables topics have, and which of them is read first."""
     tails: Tails = field(default_factory=lambda: Tails(ReaderSettings().tail_max_bytes))
 
     @cached_property

@@ -46,7 +46,7 @@ class TableTier:
         self._look_at = 0.0
 
     def next_start(self, offset: int) -> None:
-        """There is no farther tier."""
+        """There is no farther tier, but for another table, which begins at 0 too."""
 
     def begin(self, offset: int, nearer: int | None, selection: Selection) -> "TableStep | None":
         table = self.look(offset)

@@ -5,31 +5,39 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
+from icestream.model.callers import Caller
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, check_producer
 from icestream.model.schema_text import encode_schema
+from icestream.server.access import ACTIONS, Access, topics_of
 from icestream.server.cloud_actions import CloudActions
 from icestream.server.pipeline_actions import PipelineActions
 from icestream.server.pipeline_figures import PipelineFigures
 from icestream.server.requests import parse_object, take
 from icestream.server.subscription_actions import SubscriptionActions
 from icestream.server.subscription_figures import all_figures
+from icestream.server.tenant_figures import MAX_TENANTS, TenantFigures
 from icestream.storage import IcebergStorage
 from icestream.storage.record import CHANGEABLE, topic_schema
+from icestream.storage.stats import topic_stats
 
 Fields: TypeAlias = dict[str, Any]
 _MAX_WAIT_SECONDS = 10.0
 
 
 class _Action(NamedTuple):
-    run: Callable[[Fields], Fields]
+    run: Callable[..., Fields]
+    """Takes the request's fields, and who calls where `Access.OWN` is needed."""
     fields: frozenset[str]
     text: str
 
 
 class Actions:
-    def __init__(self, storage: IcebergStorage, version: str, figures: PipelineFigures) -> None:
+    def __init__(
+        self, storage: IcebergStorage, version: str, figures: PipelineFigures, tenants: TenantFigures | None = None
+    ) -> None:
         self._storage = storage
+        self._tenants = tenants or TenantFigures(storage, figures)
         self._version = version
         self._broker_id = str(uuid4())
         self.pipeline = PipelineActions(storage, figures)
@@ -53,6 +61,7 @@ class Actions:
                 self._open_producer, frozenset({"topic", "producer", "schema"}), "Where a producer goes on"
             ),
             "stats": _Action(self._stats, topic, "Figures of topics and broker"),
+            "tenant_stats": _Action(self._tenant_stats, frozenset({"tenant", "after", "limit"}), "Figures of tenants"),
             "ping": _Action(self._ping, frozenset(), "The broker's version"),
             **{name: _Action(*handler) for name, handler in self.pipeline.handlers().items()},
             **{name: _Action(*handler) for name, handler in SubscriptionActions(storage).handlers().items()},
@@ -62,11 +71,18 @@ class Actions:
     def descriptions(self) -> list[tuple[str, str]]:
         return [(name, action.text) for name, action in self._actions.items()]
 
-    def run(self, name: str, body: bytes) -> Fields:
+    def run(self, name: str, body: bytes, caller: Caller) -> Fields:
         action = self._actions.get(name)
         if action is None:
             raise InvalidRequestError(f"there is no action {name!r:.80}", remedy=f"use {', '.join(self._actions)}")
-        return action.run(parse_object(body, operation=name, allowed=action.fields))
+        access = ACTIONS.get(name, Access.EVERYTHING)
+        if access is Access.EVERYTHING:
+            caller.check_everything(operation=name)
+        fields = parse_object(body, operation=name, allowed=action.fields)
+        topic = take(fields, "topic", str, operation=name, required=access is Access.TOPIC)
+        if topic is not None:
+            caller.check_topic(topic, operation=name)
+        return action.run(fields, caller) if access is Access.OWN else action.run(fields)
 
     def _create_topic(self, fields: Fields) -> Fields:
         schema = take(fields, "schema", str, operation="create_topic")
@@ -83,9 +99,9 @@ class Actions:
         )
         return topic.describe()
 
-    def _list_topics(self, fields: Fields) -> Fields:
+    def _list_topics(self, fields: Fields, caller: Caller) -> Fields:
         prefix = take(fields, "prefix", str, operation="list_topics", default="")
-        return {"topics": [topic.describe(open_log=False) for topic in self._storage.topics.find(prefix)]}
+        return {"topics": [topic.describe(open_log=False) for topic in topics_of(self._storage, caller, prefix)]}
 
     def _describe_topic(self, fields: Fields) -> Fields:
         return self._storage.topic(_topic_name(fields)).describe()
@@ -125,23 +141,35 @@ class Actions:
             "max_batch_bytes": server.max_batch_bytes,
         }
 
-    def _stats(self, fields: Fields) -> Fields:
+    def _stats(self, fields: Fields, caller: Caller) -> Fields:
         storage = self._storage
-        topic = _topic_name(fields) if fields.get("topic") else None
+        topic = _topic_name(fields) if fields.get("topic") is not None else None
+        visible = topics_of(storage, caller)
+        shown = visible if topic is None else [storage.topics.get(topic)]
         return {
-            "topics": [asdict(stats) for stats in storage.stats(take(fields, "topic", str, operation="stats"))],
-            "subscriptions": all_figures(storage, topic),
+            "topics": [asdict(topic_stats(found)) for found in shown],
+            "subscriptions": all_figures(storage, topic, caller),
             "broker": {
                 "version": self._version,
-                "topics": len(storage.topics),
+                "topics": len(visible),
                 "cache_bytes": storage.cache.nbytes,
                 "open_files": storage.files.open_count,
                 "in_flight_bytes": storage.budget.used_bytes,
                 "disk_free_bytes": storage.disk.free_bytes,
                 "disk_full": storage.disk.is_full,
             },
-            "pipeline": self.pipeline.stats(topic),
+            "pipeline": self.pipeline.stats(topic, caller),
         }
+
+    def _tenant_stats(self, fields: Fields, caller: Caller) -> Fields:
+        operation = "tenant_stats"
+        tenant = take(fields, "tenant", str, operation=operation)
+        if tenant is not None:
+            return {"tenants": [self._tenants.one(caller, tenant, operation=operation)], "next_after": None}
+        limit = take(fields, "limit", int, operation=operation, default=MAX_TENANTS)
+        if not 1 <= limit <= MAX_TENANTS:
+            raise InvalidRequestError(f"limit is 1 to {MAX_TENANTS}, not {limit}", operation=operation)
+        return self._tenants.page(caller, take(fields, "after", str, operation=operation, default=""), limit)
 
     def _ping(self, _: Fields) -> Fields:
         return {"version": self._version, "broker_id": self._broker_id}

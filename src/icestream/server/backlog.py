@@ -172,4 +172,5 @@ class Backlog:
             "bytes": log.nbytes if log is not None else 0,
             "awaited_end": self._storage.table_watch.awaited_end(watched.topic),
             "error": None if watched.error is None else str(watched.error),
+            "format": self._storage.settings.storage.format,
         }

@@ -11,10 +11,14 @@ import pyarrow as pa
 from pyarrow import flight
 
 from icestream.client.polling import SERVER, poll_directly
+from icestream.model.callers import Caller, Callers
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, OverloadedError, UnavailableError
 from icestream.query import BrokerTopics, QueryEngine
+from icestream.server.access import callers_of, topics_of
 from icestream.server.actions import Actions
+from icestream.server.flight_auth import caller_of, middleware_for
 from icestream.server.flight_errors import flight_errors
+from icestream.server.frame_stream import FrameStream, asks_for_frames
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.publish_stream import PublishStream
 from icestream.server.query_stream import QueryStream, is_query
@@ -37,17 +41,23 @@ class FlightDoor(flight.FlightServerBase):
         port: int,
         version: str,
         queries: QueryEngine | None = None,
+        callers: Callers | None = None,
     ) -> None:
+        """`callers` are by default those to whom the settings give tokens."""
         self._storage = storage
         self._metrics = metrics
         self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
         self._stopping = threading.Event()
-        self._actions = Actions(storage, version, metrics.pipeline)
+        self._actions = Actions(storage, version, metrics.pipeline, metrics.tenants)
         self._subscribers = SubscribeStreams(storage, metrics)
         self._queries = queries or QueryEngine(storage.settings.query, BrokerTopics(storage))
+        self._callers = callers or callers_of(storage)
         check_port(host, port)
         poll_directly(SERVER)
-        super().__init__(f"grpc://{host}:{port}")
+        super().__init__(f"grpc://{host}:{port}", middleware=middleware_for(self._callers))
+
+    def _caller(self, context: flight.ServerCallContext) -> Caller:
+        return caller_of(context, self._callers)
 
     # Streams
 
@@ -57,7 +67,7 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("publish"), self._stream():
             if list(descriptor.path or []) != [b"publish"]:
                 raise InvalidRequestError('the descriptor\'s path must be ["publish"]', operation="publish")
-            stream = PublishStream(self._storage, writer, self._metrics)
+            stream = PublishStream(self._storage, writer, self._metrics, self._caller(context))
             try:
                 for chunk in _chunks(reader):
                     if self._stopping.is_set():
@@ -74,10 +84,14 @@ class FlightDoor(flight.FlightServerBase):
 
         if is_query(ticket.ticket):
             with flight_errors("sql"):
-                query = QueryStream(self._queries, ticket.ticket, cancelled)
+                query = QueryStream(self._queries, ticket.ticket, self._caller(context), cancelled)
                 return flight.GeneratorStream(query.schema, self._deliver_rows(query))
+        if asks_for_frames(ticket.ticket):
+            with flight_errors("read frames"):
+                frames = FrameStream(self._storage, ticket.ticket, self._caller(context), cancelled)
+                return flight.GeneratorStream(frames.schema, self._deliver_frames(frames))
         with flight_errors("read"):
-            stream = ReadStream(self._storage, ticket.ticket, cancelled)
+            stream = ReadStream(self._storage, ticket.ticket, self._caller(context), cancelled)
             return flight.GeneratorStream(stream.schema, self._deliver(stream))
 
     def _deliver(self, stream: ReadStream) -> Iterator[Any]:
@@ -90,13 +104,19 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("sql"), self._stream():
             yield from query.chunks()
 
+    def _deliver_frames(self, frames: FrameStream) -> Iterator[pa.RecordBatch]:
+        with flight_errors("read frames"), self._stream():
+            yield from frames.chunks()
+            if self._stopping.is_set():
+                raise UnavailableError("the broker is stopping", operation="read frames", remedy="connect again")
+
     def do_exchange(
-        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor, reader: Any, writer: Any
     ) -> None:
         with flight_errors("subscribe"), self._stream():
             if list(descriptor.path or []) != [b"subscribe"]:
                 raise InvalidRequestError('the descriptor\'s path must be ["subscribe"]', operation="subscribe")
-            self._subscribers.serve(reader, writer)
+            self._subscribers.serve(reader, writer, self._caller(context))
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[None]:
@@ -115,17 +135,19 @@ class FlightDoor(flight.FlightServerBase):
 
     # Discovery, for generic Flight tools
 
-    def list_flights(self, _context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with flight_errors("list"):
-            for topic in self._storage.topics.find(criteria.decode(errors="replace") if criteria else ""):
+            prefix = criteria.decode(errors="replace") if criteria else ""
+            for topic in topics_of(self._storage, self._caller(context), prefix):
                 yield self._flight_info(topic)
 
     def get_flight_info(
-        self, _context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         with flight_errors("describe"):
             path = "/".join(part.decode(errors="replace") for part in descriptor.path or [])
-            return self._flight_info(self._storage.topic(path))
+            name = self._caller(context).check_topic(path, operation="describe")
+            return self._flight_info(self._storage.topic(name))
 
     def _flight_info(self, topic: Topic) -> flight.FlightInfo:
         log = topic.log
@@ -143,10 +165,11 @@ class FlightDoor(flight.FlightServerBase):
     def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
         return self._actions.descriptions()
 
-    def do_action(self, _context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with flight_errors(action.type):
             body = action.body.to_pybytes() if action.body is not None else b""
-            return [flight.Result(pa.py_buffer(json.dumps(self._actions.run(action.type, body)).encode()))]
+            answer = self._actions.run(action.type, body, self._caller(context))
+            return [flight.Result(pa.py_buffer(json.dumps(answer).encode()))]
 
     # Stopping
 

@@ -8,7 +8,12 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
-from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.model.errors import (
+    IcestreamError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 
 _MAX_TEXT = 1000  # statuses travel in HTTP/2 headers, which are small
 _log = structlog.get_logger(__name__)
@@ -18,7 +23,12 @@ def to_flight_error(error: IcestreamError) -> flight.FlightError:
     fields = error.to_dict()
     for name in ("message", "place", "remedy"):
         fields[name] = fields[name][:_MAX_TEXT]
-    kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
+    if isinstance(error, UnauthenticatedError):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, PermissionDeniedError):
+        kind = flight.FlightUnauthorizedError
+    else:
+        kind = flight.FlightUnavailableError if error.retryable else flight.FlightServerError
     text = str(error)[:_MAX_TEXT].encode(errors="backslashreplace").decode()  # a name may hold half a surrogate pair
     return kind(text, json.dumps(fields).encode())
 

@@ -17,7 +17,9 @@ from icestream import __version__
 from icestream.server.metrics_pipeline import PipelineCollector, ProcessState
 from icestream.server.metrics_storage import StorageCollector
 from icestream.server.metrics_subscriptions import SubscriptionCollector
+from icestream.server.metrics_telemetry import TenantCollector
 from icestream.server.pipeline_figures import PipelineFigures
+from icestream.server.tenant_figures import TenantFigures
 from icestream.storage import IcebergStorage
 
 _LATENCY_BUCKETS = (
@@ -99,7 +101,11 @@ class BrokerMetrics:
         """What the pipeline has told."""
         self._pipeline_collector = PipelineCollector(self.pipeline)
         registry.register(self._pipeline_collector)
+        self.tenants: TenantFigures | None = None
+        """None without a storage."""
         if storage is not None:
+            self.tenants = TenantFigures(storage, self.pipeline)
+            registry.register(TenantCollector(self.tenants, storage.settings.telemetry.max_metric_tenants))
             registry.register(StorageCollector(storage))
             registry.register(SubscriptionCollector(storage))
 

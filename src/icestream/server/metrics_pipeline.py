@@ -18,6 +18,7 @@ _COUNTERS = {
     "conflicts": "Commits that met another one's and were planned anew.",
     "failures": "Ranges that could not be written or committed, and are tried again.",
     "lost": "Messages that a repair of the log had given up, and that tables therefore lack.",
+    "quarantined": "Frames that it could not write and has put aside.",
     "translate_seconds": "Time that tasks took to turn log into files.",
     "commit_seconds": "Time that commits took.",
     "pass_seconds": "Time that passes took.",

@@ -75,7 +75,11 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
     lag_seconds = GaugeMetricFamily(
         "icestream_topic_table_lag_seconds", "Age of the oldest message that is not in the table.", labels=labels
     )
+    quarantined = GaugeMetricFamily(
+        "icestream_topic_quarantined", "Frames of the topic that were put aside.", labels=labels
+    )
     for topic, log in reported:
+        quarantined.add_metric([str(topic.name)], topic.committed.quarantined)
         for gauge, figure in zip((committed, lag, lag_bytes, lag_seconds), table_figures(topic, log), strict=True):
             if figure is not None:
                 gauge.add_metric([str(topic.name)], figure)
@@ -88,7 +92,7 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
         misses.add_metric(name, log.cache.misses)
         for possible in LogState:
             states.add_metric([*name, possible.value], float(possible is state))
-    yield from (start, end, nbytes, segments, hits, misses, states, committed, lag, lag_bytes, lag_seconds)
+    yield from (start, end, nbytes, segments, hits, misses, states, committed, lag, lag_bytes, lag_seconds, quarantined)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from icestream.model.callers import Caller
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName
 from icestream.server.backlog import Backlog
@@ -48,8 +49,14 @@ class PipelineActions:
             ),
         }
 
-    def stats(self, topic: TopicName | None) -> Fields:
-        return {**self.figures.sums(), "topics": self.figures.topics(topic)}
+    def stats(self, topic: TopicName | None, caller: Caller) -> Fields:
+        """Of topics that the caller may see; sums, which are over all of them, for who may see all."""
+        topics = self.figures.topics(topic)
+        if caller.may_do_everything:
+            return {**self.figures.sums(), "topics": topics}
+        return {
+            "topics": {name: found for name, found in topics.items() if caller.may(TopicName.parse(name).namespace)}
+        }
 
     def _ask_backlog(self, fields: Fields) -> Fields:
         wait_ms = take(fields, "wait_ms", int, operation="backlog", default=0)

@@ -26,6 +26,7 @@ class PipelineSums:
     conflicts: int = 0
     failures: int = 0
     lost: int = 0
+    quarantined: int = 0
     translate_seconds: float = 0.0
     commit_seconds: float = 0.0
     pass_seconds: float = 0.0
@@ -46,6 +47,7 @@ class PipelineFigures:
         self._lock = threading.Lock()
         self._sums = PipelineSums()
         self._topics: dict[TopicName, dict[str, Any]] = {}
+        self._tenants: dict[str, PipelineSums] = {}
         self._reported_us: int | None = None
 
     def report(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
@@ -53,9 +55,11 @@ class PipelineFigures:
             self._reported_us = now_us()
             self._sums.add({name: value for name, value in passed.items() if name in PASS_FIELDS})
             for figures in topics:
-                self._sums.add({name: value for name, value in figures.items() if name not in PASS_FIELDS})
+                counted = {name: value for name, value in figures.items() if name not in PASS_FIELDS}
+                self._sums.add(counted)
                 name = TopicName.parse(figures["topic"])
                 if self._exists(name):
+                    self._tenants.setdefault(name.namespace, PipelineSums()).add(counted)
                     error = figures.get("error")
                     self._topics[name] = {
                         **figures,
@@ -64,10 +68,18 @@ class PipelineFigures:
                     }
             for name in [name for name in self._topics if not self._exists(name)]:
                 del self._topics[name]
+            for tenant in self._tenants.keys() - {name.namespace for name in self._topics}:
+                del self._tenants[tenant]
 
     def sums(self) -> dict[str, Any]:
         with self._lock:
             return {**asdict(self._sums), "reported_us": self._reported_us}
+
+    def sums_of(self, tenant: str) -> dict[str, Any]:
+        """What a tenant's topics have had of it; all of them."""
+        with self._lock:
+            sums = asdict(self._tenants.get(tenant, PipelineSums()))
+        return {name: value for name, value in sums.items() if name not in PASS_FIELDS}
 
     def topics(self, name: TopicName | None = None) -> dict[str, dict[str, Any]]:
         """The last report of each topic, or of one."""

@@ -18,8 +18,9 @@ import pyarrow as pa
 import structlog
 from msgspec import Struct
 
+from icestream.model.callers import Caller
 from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.storage import AckLevel, IcebergStorage, Part
+from icestream.storage import AckLevel, IcebergStorage, Part, Topic
 from icestream.wal import Append
 
 _OPERATION = "publish"
@@ -95,8 +96,11 @@ def parse_request(metadata: Any) -> PublishRequest:
 
 
 class PublishStream:
-    def __init__(self, storage: IcebergStorage, writer: MetadataWriter, metrics: PublishMetrics) -> None:
+    def __init__(
+        self, storage: IcebergStorage, writer: MetadataWriter, metrics: PublishMetrics, caller: Caller
+    ) -> None:
         self._storage = storage
+        self._caller = caller
         self._metrics = metrics
         self._answers = Answers(writer)
         self._received = 0
@@ -126,9 +130,13 @@ class PublishStream:
         """Called when the client sends no more: returns once everything is answered, or the client is gone."""
         self._answers.finish(is_gone)
 
+    def _topic(self, request: PublishRequest) -> Topic:
+        name = self._caller.check_topic(request.topic, operation=_OPERATION)
+        return self._storage.topic(name, create=True)
+
     def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
         started, count = perf_counter(), batch.num_rows
-        topic = self._storage.topic(request.topic, create=True)
+        topic = self._topic(request)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
 
         in_table = level is AckLevel.TABLE
@@ -161,7 +169,7 @@ class PublishStream:
                 f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION
             )
         started = perf_counter()
-        topic = self._storage.topic(request.topic, create=True)
+        topic = self._topic(request)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
         in_table = level is AckLevel.TABLE
         if in_table:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from icestream.model.callers import Caller
 from icestream.query import QueryEngine
 from icestream.server.requests import parse_object, take
 
@@ -26,11 +27,11 @@ def is_query(ticket: bytes) -> bool:
 class QueryStream:
     """The query runs from the moment that this is made, until its last chunk, or until nobody has it any more."""
 
-    def __init__(self, queries: QueryEngine, ticket: bytes, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, queries: QueryEngine, ticket: bytes, caller: Caller, cancelled: Callable[[], bool]) -> None:
         fields = parse_object(ticket, operation=_OPERATION, allowed=_TICKET_FIELDS)
         sql = take(fields, "sql", str, operation=_OPERATION, required=True)
         fresh = take(fields, "fresh", bool, operation=_OPERATION, default=True)
-        self._query = queries.run(sql, fresh=fresh, cancelled=cancelled)
+        self._query = queries.run(sql, fresh=fresh, caller=caller, cancelled=cancelled)
         self.schema: pa.Schema = self._query.schema
 
     def chunks(self) -> Iterator[pa.RecordBatch]:

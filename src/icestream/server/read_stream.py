@@ -10,27 +10,34 @@ from typing import Any
 
 import pyarrow as pa
 
+from icestream.model.callers import Caller
 from icestream.model.errors import InvalidRequestError
 from icestream.model.offsets import StartPosition
+from icestream.reader import Selection, TableTier, TopicReader
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.requests import parse_object, take
-from icestream.storage import IcebergStorage
+from icestream.storage import IcebergStorage, Topic
 
 _OPERATION = "read"
-_TICKET_FIELDS = frozenset({"topic", "start", "end", "follow", "max_messages", "columns", "filter"})
+_TICKET_FIELDS = frozenset({"topic", "start", "end", "follow", "max_messages", "columns", "filter", "committed"})
 
 
 class ReadStream:
     """Checked when it is made; nothing is read before the first chunk is asked for."""
 
-    def __init__(self, storage: IcebergStorage, ticket: bytes, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, storage: IcebergStorage, ticket: bytes, caller: Caller, cancelled: Callable[[], bool]) -> None:
         fields = parse_object(ticket, operation=_OPERATION, allowed=_TICKET_FIELDS)
-        topic = storage.topic(take(fields, "topic", str, operation=_OPERATION, required=True))
+        name = take(fields, "topic", str, operation=_OPERATION, required=True)
+        topic = storage.topic(caller.check_topic(name, operation=_OPERATION))
         columns = take(fields, "columns", list, operation=_OPERATION)
         if columns is not None and not all(isinstance(name, str) for name in columns):
             raise InvalidRequestError("columns must be a list of names", operation=_OPERATION)
         where = take(fields, "filter", str, operation=_OPERATION)
-        self._reader = topic.reader(StartPosition.from_json(fields.get("start")), columns, where)
+        start = StartPosition.from_json(fields.get("start"))
+        committed = take(fields, "committed", bool, operation=_OPERATION, default=False)
+        self._reader = (
+            _table_reader(storage, topic, start, columns, where) if committed else topic.reader(start, columns, where)
+        )
         follow = take(fields, "follow", bool, operation=_OPERATION, default=False)
         end = take(fields, "end", int, operation=_OPERATION)
         self._max_messages = take(fields, "max_messages", int, operation=_OPERATION)
@@ -81,3 +88,12 @@ class ReadStream:
 
     def _selected(self, rows: Any) -> Any:
         return rows if self._columns is None else rows.select(self._columns)
+
+
+def _table_reader(
+    storage: IcebergStorage, topic: Topic, start: StartPosition, columns: list[str] | None, where: str | None
+) -> TopicReader:
+    """Of what is committed, from the table's own files, though log and memory may have it still."""
+    tier = TableTier(topic.find_table, storage.settings.reader)
+    selection = Selection.of(topic.stream_schema, columns, where)
+    return TopicReader((tier,), topic.start_offset_of(start), selection, place=str(topic.name))

@@ -18,6 +18,7 @@ import structlog
 from msgspec import Meta, Struct
 from pyarrow import flight
 
+from icestream.model.callers import Caller
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, UnavailableError
 from icestream.model.names import check_producer
 from icestream.server.metrics import BrokerMetrics
@@ -65,19 +66,21 @@ class SubscribeStreams:
         self._open: dict[object, SubscribeStream] = {}
         self._stopping = False
 
-    def serve(self, reader: Any, writer: Any) -> None:
+    def serve(self, reader: Any, writer: Any, caller: Caller) -> None:
         """One stream, from its first message to its end."""
         messages = _messages(reader)
         first = next(messages, None)
         if first is None:
             return
         fields = parse_object(first, operation=_OPERATION, allowed=_FIELDS)
-        key: object = take(fields, "instance", str, operation=_OPERATION) or object()
+        caller.check_topic(take(fields, "topic", str, operation=_OPERATION, required=True), operation=_OPERATION)
+        instance: object = take(fields, "instance", str, operation=_OPERATION) or object()
+        key = (caller, instance)  # nobody ends another's stream by its name
         with self._lock:
             earlier = self._open.get(key)
         if earlier is not None:  # the same client on a new connection: the broker did not see the old one break
             earlier.stop(ClosedError("the consumer has connected again", operation=_OPERATION))
-        stream = SubscribeStream(self._storage, self._metrics, fields, writer)
+        stream = SubscribeStream(self._storage, self._metrics, fields, writer, caller)
         with self._lock:
             self._open[key] = stream
             stopping = self._stopping
@@ -101,7 +104,9 @@ class SubscribeStreams:
 
 
 class SubscribeStream:
-    def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics, fields: dict[str, Any], writer: Any) -> None:
+    def __init__(
+        self, storage: IcebergStorage, metrics: BrokerMetrics, fields: dict[str, Any], writer: Any, caller: Caller
+    ) -> None:
         def number(name: str, default: int) -> int:
             value: int = take(fields, name, int, operation=_OPERATION, default=default)
             if value < 1:
@@ -118,7 +123,7 @@ class SubscribeStream:
         consumer = take(fields, "consumer", str, operation=_OPERATION) or f"consumer-{token_hex(6)}"
         check_producer(consumer)
         create = take(fields, "create", bool, operation=_OPERATION, default=True)
-        self._subscription = open_subscription(storage, fields, _OPERATION, create=create)
+        self._subscription = open_subscription(storage, fields, caller, _OPERATION, create=create)
         self._session: ConsumerSession = self._subscription.connect(consumer, **limits)
         self._accepted = {
             "topic": str(self._subscription.topic),

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from icestream.model.callers import Caller
 from icestream.model.offsets import StartPosition
 from icestream.server.requests import take
 from icestream.server.subscription_requests import NAMING, OPENING, description, named, open_subscription
 from icestream.storage import IcebergStorage
 
 Fields: TypeAlias = dict[str, Any]
-Handler: TypeAlias = tuple[Callable[[Fields], Fields], frozenset[str], str]
+Handler: TypeAlias = tuple[Callable[..., Fields], frozenset[str], str]
 
 
 class SubscriptionActions:
@@ -26,15 +27,15 @@ class SubscriptionActions:
             "delete_subscription": (self._delete, NAMING, "Delete a subscription and its progress"),
         }
 
-    def _list(self, fields: Fields) -> Fields:
+    def _list(self, fields: Fields, caller: Caller) -> Fields:
         topic = take(fields, "topic", str, operation="list_subscriptions")
         if topic is not None:
             self._storage.topic(topic)  # says so if there is none
-        found = self._storage.subscriptions.find(topic)
+        found = [one for one in self._storage.subscriptions.find(topic) if caller.may(one.topic.namespace)]
         return {"subscriptions": [description(subscription) for subscription in found]}
 
-    def _create(self, fields: Fields) -> Fields:
-        return description(open_subscription(self._storage, fields, "create_subscription"))
+    def _create(self, fields: Fields, caller: Caller) -> Fields:
+        return description(open_subscription(self._storage, fields, caller, "create_subscription"))
 
     def _describe(self, fields: Fields) -> Fields:
         return description(self._storage.subscriptions.get(*named(fields, "describe_subscription")))

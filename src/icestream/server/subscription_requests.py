@@ -3,9 +3,11 @@
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from icestream.model.callers import Caller
 from icestream.model.errors import SubscriptionNotFoundError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
+from icestream.server.access import check_dead_letters
 from icestream.server.requests import take
 from icestream.storage import IcebergStorage
 from icestream.subscription import Subscription, SubscriptionOptions
@@ -24,13 +26,18 @@ def named(fields: Fields, operation: str) -> tuple[TopicName, str]:
     return topic, take(fields, "subscription", str, operation=operation, required=True)
 
 
-def open_subscription(storage: IcebergStorage, fields: Fields, operation: str, *, create: bool = True) -> Subscription:
+def open_subscription(
+    storage: IcebergStorage, fields: Fields, caller: Caller, operation: str, *, create: bool = True
+) -> Subscription:
     """The subscription that a request names, made if it may be; options that are left out stay as they are."""
     topic, name = named(fields, operation)
+    caller.check(topic.namespace, operation=operation)
+    options = _options(storage, topic, name, fields, operation)
+    check_dead_letters(storage, caller, topic, name, options, operation=operation)
     return storage.subscriptions.open(
         topic,
         name,
-        _options(storage, topic, name, fields, operation),
+        options,
         start=StartPosition.from_json(fields.get("start")),
         create=create,
     )

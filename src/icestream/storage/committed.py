@@ -10,6 +10,8 @@ class Committed:
     snapshot_id: int | None = None
     read_us: int | None = None
     """When that was."""
+    quarantined: int = 0
+    """Frames below it that are not in the table, and were put aside."""
 
     def covers(self, end: int) -> bool:
         """Whether all messages below `end` are in the table."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from icestream.config import Settings
 from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
 from icestream.model.errors import ClosedError, TopicNotFoundError
+from icestream.model.formats import StorageFormat
 from icestream.model.message import Message, messages_of
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
@@ -96,6 +97,7 @@ class IcebergStorage:
         reading = ReadContext(
             self.settings.reader,
             find_table=self._find_table,
+            format=StorageFormat(self.settings.storage.format),
             tails=Tails(self.settings.reader.tail_max_bytes),
         )
         resources.callback(reading.close)
@@ -144,7 +146,8 @@ class IcebergStorage:
         return self.table_watch.tables.find(name)
 
     def _drop_table(self, record: TopicRecord) -> None:
-        self.table_watch.tables.drop(record.name, record.stream_id)
+        for name in StorageFormat.BOTH.all_tables(record.name):
+            self.table_watch.tables.drop(name, record.stream_id)
 
     def close(self) -> None:
         """Finish what was accepted, note the clean end of every log, let the data directory go."""

@@ -115,9 +115,10 @@ class LostTopics:
         return report
 
     def _committed_offset(self, record: TopicRecord) -> int | None:
-        table = self._reading.find_table(record.name)
-        ledger = table.ledger if table is not None else None
-        return ledger.committed_offset if ledger is not None and ledger.stream_id == record.stream_id else None
+        """Of the table that reaches farthest."""
+        tables = (self._reading.find_table(name) for name in self._reading.format.all_tables(record.name))
+        ledgers = (table.ledger for table in tables if table is not None)
+        return max((one.committed_offset for one in ledgers if one.stream_id == record.stream_id), default=None)
 
 
 def nothing_to_recover(name: TopicName) -> InvalidRequestError:

@@ -16,6 +16,7 @@ import structlog
 
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
+from icestream.model.formats import StorageFormat
 from icestream.model.message import Message, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
@@ -133,8 +134,11 @@ class ReadOnlyStorage:
         await asyncio.to_thread(self.close)
 
     def find_table(self, name: TopicName) -> "TopicTable | None":
-        """A topic's table as the catalog has it now; None if there is none."""
-        return None if self._is_nowhere() else self.tables.find(name)
+        """A topic's table as the catalog has it now: what the format names first, or else the other; None if none."""
+        if self._is_nowhere():
+            return None
+        first, other = StorageFormat(self.settings.storage.format).all_tables(name)
+        return self.tables.find(first) or self.tables.find(other)
 
     def _is_nowhere(self) -> bool:
         """Whether the catalog is a SQLite file that does not exist: opening it would make it."""

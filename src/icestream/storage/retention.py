@@ -1,7 +1,8 @@
 """What logs and cloud objects may give up: what is known to be elsewhere, or has had its time.
 
 The log of a topic gives up segments that age or size makes superfluous, and only those whose messages have been read
-back from where they stay: the table, the cloud, or both where the topic has both. The limits are the topic's own or
+back from where they stay: the table (all tables, where the storage format feeds two), the cloud, or both where the
+topic has both. The limits are the topic's own or
 else those of `wal.retention`. A topic without a table has its own limits for the cloud, where its messages end: its log
 follows `wal.retention`, and gives up what the cloud has given up, so that nobody reads what retention has taken. Both
 give up whole segments and objects, oldest first; so a message can outlive its time by what shares one with it, and the
@@ -159,7 +160,7 @@ def _elsewhere_below(
     if cloud is None and not has_table:
         return log.start_offset
     relies_on_cloud = cloud is not None and (cloud.uploads or not has_table)
-    ends = [topic.committed.offset or 0] if has_table else []
+    ends = [topic.kept_end] if has_table else []
     gone = 0
     if cloud is not None and relies_on_cloud:
         with stores.asking(_CLOUD):
@@ -221,12 +222,12 @@ def _expired_below(
         own, size = record.retention_minutes, record.retention_mb
         return expired_below(spans, safe_end=None, minutes=own, megabytes=size, now_us=now_us)
     minutes, megabytes = settings.time_minutes, settings.size_mb
-    known, first = topic.committed.offset or 0, spans[0].first_offset if spans else 0
+    known, first = topic.kept_end, spans[0].first_offset if spans else 0
     if expired_below(spans, safe_end=known, minutes=minutes, megabytes=megabytes, now_us=now_us) <= first:
         return 0
     with stores.asking(_CATALOG):
-        table = topic.find_table()  # what is deleted for good is deleted by what the catalog says now
-    committed = table.ledger.committed_offset if table is not None else 0
+        tables = topic.find_fed_tables()  # what is deleted for good is deleted by what the catalog says now
+    committed = min(table.ledger.committed_offset if table is not None else 0 for table in tables)
     return expired_below(spans, safe_end=committed, minutes=minutes, megabytes=megabytes, now_us=now_us)
 
 

@@ -26,12 +26,19 @@ class TopicStats:
     committed_offset: int | None = None
     """Messages below it are in the table; None until the catalog was read."""
     snapshot_id: int | None = None
+    quarantined: int = 0
+    """Frames that are not in the table, and were put aside."""
     table_lag_messages: int | None = None
     table_lag_bytes: int | None = None
     """About: by the mean size of the log's messages."""
     table_lag_seconds: float | None = None
     """Age of the oldest message that is not in the table."""
     storage: str = StorageKind.TABLE.value
+    format: str | None = None
+    """`iceberg`, `parquet` or `both`: which tables messages are written to; None for a topic without any."""
+    parquet_offset: int | None = None
+    """Messages below it are in plain Parquet files; None where none are written, or until the catalog was read."""
+    parquet_lag_messages: int | None = None
     uploaded_offset: int | None = None
     """Messages below it are in the cloud; None without an object store."""
     upload_lag_messages: int | None = None
@@ -77,7 +84,13 @@ def topic_stats(topic: Topic) -> TopicStats:
         cache_misses=log.cache.misses,
         last_publish_time_us=last_time_us or None,
         snapshot_id=topic.committed.snapshot_id,
+        quarantined=topic.committed.quarantined,
         storage=topic.record.storage,
+        format=None if topic.format is None else topic.format.value,
+        parquet_offset=topic.parquet_offset,
+        parquet_lag_messages=(
+            None if topic.parquet_offset is None else max(0, visible.end_offset - topic.parquet_offset)
+        ),
         error=log.taken_over,
         **table_figures(topic, log)._asdict(),
         **upload_figures(topic)._asdict(),

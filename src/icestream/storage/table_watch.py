@@ -191,27 +191,30 @@ class TableWatch:
 
     def _is_behind(self, topic: Topic) -> bool:
         log = topic.opened_log
-        return log is not None and log.durable_end > 0 and not topic.committed.covers(log.durable_end)
+        return log is not None and log.durable_end > 0 and topic.kept_end < log.durable_end
 
     def _look(self, topic: Topic) -> None:
         try:
-            found = self.tables.find(topic.name)
-            ledger = found.ledger if found is not None else None
+            found = [self._read(name, topic.record.stream_id) for name in topic.fed_tables]
         except IcestreamError as error:
             if str(error) != self._catalog_error:
                 self._catalog_error = str(error)
                 _log.warning("the catalog cannot be read", topic=str(topic.name), error=str(error))
             return
         self._catalog_error = None
-        if found is None or ledger is None or ledger.stream_id != topic.record.stream_id:
-            self._show(topic, Committed(0, None, now_us()))
-        else:
-            self._show(topic, Committed(ledger.committed_offset, found.snapshot_id, now_us()))
+        self._show(topic, *found)
 
-    def _show(self, topic: Topic, committed: Committed) -> None:
+    def _read(self, name: TopicName, stream_id: str) -> Committed:
+        """What a table says of itself; of one that is not there, or another stream's, that it has nothing."""
+        table = self.tables.find(name)
+        if table is None or table.ledger.stream_id != stream_id:
+            return Committed(0, None, now_us())
+        return Committed(table.ledger.committed_offset, table.snapshot_id, now_us(), len(table.quarantined))
+
+    def _show(self, topic: Topic, committed: Committed, also: Committed | None = None) -> None:
         reached: list[Waiter] = []
         with self._lock:
-            topic.committed = committed
+            topic.committed, topic.also_committed = committed, also
             waiters = self._waiters.get(topic, [])
             while waiters and committed.covers(waiters[0][0]):
                 reached.append(heappop(waiters)[2])

@@ -16,6 +16,7 @@ from icestream.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
+from icestream.model.formats import StorageFormat
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import (
     MAX_BATCH_MESSAGES,
@@ -63,6 +64,9 @@ class Topic:
         self.use(record)
         self.name: TopicName = record.name
         self.committed = Committed()
+        """Of the table: the first that the storage format feeds."""
+        self.also_committed: Committed | None = None
+        """Of the second, if it feeds two."""
         self.cloud = cloud
         """The topic's part in the cloud, where the settings name an object store."""
         self._reading = reading or ReadContext()
@@ -111,6 +115,7 @@ class Topic:
             tiers.append(self._cloud_tier)
         if self.record.has_table:
             tiers.append(TableTier(self.find_table, self._reading.settings))
+            tiers.append(TableTier(self.find_other_table, self._reading.settings))
         return tuple(tiers)
 
     @property
@@ -184,7 +189,9 @@ class Topic:
     def start_offset_of(self, start: StartPosition) -> int:
         """The offset that a start position means now; raises when it means none, or the catalog is needed and away."""
         log = self.log
-        return resolve(start, log, self.find_table, str(self.name), self._cloud_tier)
+        by_snapshot = start.kind in ("snapshot", "tag")
+        find = self.find_table if by_snapshot else self._find_fullest_table
+        return resolve(start, log, find, str(self.name), self._cloud_tier)
 
     def reader(
         self, start: StartPosition, columns: Sequence[str] | None = None, where: "Filter | str | None" = None
@@ -196,10 +203,58 @@ class Topic:
 
     def find_table(self) -> "TopicTable | None":
         """The topic's table as the catalog has it now; None if there is none yet, or only one of an earlier topic."""
+        return self._find(self._reading.format.all_tables(self.name)[0])
+
+    def find_other_table(self) -> "TopicTable | None":
+        """The table that the topic has besides, while it moves between formats, or from when it did."""
+        return self._find(self._reading.format.all_tables(self.name)[1])
+
+    def find_fed_tables(self) -> "list[TopicTable | None]":
+        """The tables that messages are written to, as the catalog has them now."""
+        return [self._find(name) for name in self.fed_tables]
+
+    @property
+    def fed_tables(self) -> tuple[TopicName, ...]:
+        """Their names."""
+        return self._reading.format.fed(self.name)
+
+    def _find_fullest_table(self) -> "TopicTable | None":
+        """The table that reaches farther; the second is not looked for where the first has all that the log lacks."""
+        table = self.find_table()
+        committed = table.ledger.committed_offset if table is not None else 0
+        if committed >= self.log.start_offset:
+            return table
+        other = self.find_other_table()
+        return other if other is not None and other.ledger.committed_offset > committed else table
+
+    def _find(self, name: TopicName) -> "TopicTable | None":
         if not self.record.has_table:
             return None
-        found = self._reading.find_table(self.name)
+        found = self._reading.find_table(name)
         return found if found is not None and found.ledger.stream_id == self.record.stream_id else None
+
+    @property
+    def kept_end(self) -> int:
+        """All messages below it are in every table that is to have them, as last read from the catalog."""
+        all_committed = [self.committed, *([] if self.also_committed is None else [self.also_committed])]
+        if len(all_committed) < len(self.fed_tables):
+            return 0  # nobody has looked yet
+        return min(one.offset or 0 for one in all_committed)
+
+    @property
+    def format(self) -> StorageFormat | None:
+        """Which tables messages are written to; None for a topic without any."""
+        return self._reading.format if self.record.has_table else None
+
+    @property
+    def parquet_offset(self) -> int | None:
+        """All messages below it are in plain Parquet files; None if they are not written, or nobody has looked yet."""
+        match self.format:
+            case StorageFormat.PARQUET:
+                return self.committed.offset
+            case StorageFormat.BOTH:
+                return None if self.also_committed is None else self.also_committed.offset
+        return None
 
     def batches(self, frames: list[Frame]) -> Iterator[pa.RecordBatch]:
         return stream_batches(frames, self._schemas)
@@ -282,6 +337,9 @@ class Topic:
             "start_offset": log.start_offset if log is not None else None,
             "durable_end": log.durable_end if log is not None else None,
             "committed_offset": self.committed.offset,
+            "format": None if self.format is None else self.format.value,
+            "parquet_offset": self.parquet_offset,
+            "quarantined": self.committed.quarantined,
             "uploaded_offset": cloud.uploaded_end if cloud is not None else None,
             "cloud_start_offset": cloud.objects.first_offset if cloud is not None else None,
         }

@@ -45,8 +45,9 @@ from pyiceberg.table.update import (
 from icestream.config import TableSettings
 from icestream.model.errors import CommitConflictError, CommitUnknownError
 from icestream.model.lost_ranges import LostRanges
+from icestream.model.quarantine import Quarantined
 from icestream.table.catalogs import reason
-from icestream.table.ledger import Ledger, lost_properties
+from icestream.table.ledger import Ledger, lost_properties, quarantine_properties
 from icestream.table.manifests import ManifestWriters
 from icestream.table.written import WrittenFile
 
@@ -68,10 +69,11 @@ def commit_files(
     ledger: Ledger,
     lost: LostRanges,
     settings: TableSettings,
+    quarantined: Sequence[Quarantined] = (),
 ) -> Committed:
     """Append `files` to the state `table`, whose current snapshot has `manifests`, and set `ledger`: steps 2 and 3.
 
-    `lost` is what the table lacks from now on.
+    `lost` is what the table lacks from now on, `quarantined` what of it is in quarantine, where that has changed.
     """
     metadata = table.metadata
     parent_id = metadata.current_snapshot_id
@@ -94,7 +96,9 @@ def commit_files(
     updates: list[TableUpdate] = [
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate.model_validate(main),
-        SetPropertiesUpdate(updates={**ledger.to_properties(), **lost_properties(lost)}),
+        SetPropertiesUpdate(
+            updates={**ledger.to_properties(), **lost_properties(lost), **quarantine_properties(quarantined)}
+        ),
     ]
     expired = _expire(table, settings.max_snapshots)
     if expired:

@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from icestream.table.bloom_writing import OwnFilters, own_options, parquet_options
 from icestream.table.statistics import data_file_statistics
 
 _CODECS = {"uncompressed": "none"}
@@ -57,6 +58,7 @@ class Layout:
             "write_statistics": [*counters, *rest],
             "store_schema": False,
             "store_decimal_as_integer": True,
+            "bloom_filter_options": parquet_options(self.table, self.properties),
             "write_page_checksum": True,  # without it many a flipped bit decodes to something else
         }
 
@@ -70,6 +72,7 @@ class DataFileWriter:
         self._location = location
         self._stream = io.new_output(location).create(overwrite=True)  # the name is new: no need to look
         self._parquet = pq.ParquetWriter(self._stream, layout.schema, **layout.options)
+        self._filters = OwnFilters(own_options(layout.table, layout.properties))
         self.message_count = 0
         self.first_offset = -1
         self.last_offset = -1
@@ -80,6 +83,7 @@ class DataFileWriter:
 
     def write(self, rows: pa.Table) -> None:
         self._parquet.write_table(rows, row_group_size=rows.num_rows)
+        self._filters.add(rows, self._stream)
         bounds = pc.min_max(rows.column(0)).as_py()
         if self.message_count == 0:
             self.first_offset = bounds["min"]
@@ -87,6 +91,7 @@ class DataFileWriter:
         self.message_count += rows.num_rows
 
     def close(self, partition: Record, sort_order_id: int | None) -> DataFile:
+        self._parquet.add_key_value_metadata(self._filters.finish(self._stream))
         self._parquet.close()
         size = self.size
         self._stream.close()

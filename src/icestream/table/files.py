@@ -5,14 +5,19 @@ disk a closed file is not, and after a power cut the catalog would name files wi
 local file, and the directories that are new to it, when it is closed. Every catalog of icestream writes through it.
 """
 
+import contextlib
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 LOCAL_SCHEME = "file"
+_HIDDEN = "."
+_UNFINISHED = ".part"
 IMPLEMENTATION = f"{__name__}.DurableFileIO"
 
 
@@ -23,6 +28,41 @@ class DurableFileIO(PyArrowFileIO):
             return super().new_output(location)
         return _LocalFile(location, path, self.fs_by_scheme(scheme, netloc))
 
+    def list_files(self, folder: str) -> dict[str, str]:
+        """The files below a folder, in whatever depth: the store's path of each, by its path below the folder."""
+        found = self._found(folder, recursive=True)
+        return {below: info.path for below, info in found if info.type == pa.fs.FileType.File}
+
+    def list_folders(self, folder: str) -> list[str]:
+        """The names of the folders in a folder."""
+        return [below for below, info in self._found(folder) if info.type == pa.fs.FileType.Directory]
+
+    def remove_listed(self, folder: str, paths: Iterable[str]) -> None:
+        """Remove files that `list_files` of the folder gave; one that is gone already is no error."""
+        store, _ = self._store(folder)
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                store.delete_file(path)
+
+    def _found(self, folder: str, *, recursive: bool = False) -> Iterator[tuple[str, pa.fs.FileInfo]]:
+        store, path = self._store(folder)
+        chosen = pa.fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+        return ((info.path.removeprefix(path).strip("/"), info) for info in store.get_file_info(chosen))
+
+    def _store(self, folder: str) -> tuple[pa.fs.FileSystem, str]:
+        scheme, netloc, path = self.parse_location(folder, self.properties)
+        return self.fs_by_scheme(scheme, netloc), path.rstrip("/")
+
+
+class HiddenUntilComplete(DurableFileIO):
+    """Local files get their name when they are complete; on an object store that is so anyway."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        if scheme != LOCAL_SCHEME:
+            return super().new_output(location)
+        return _HiddenFile(location, path, self.fs_by_scheme(scheme, netloc))
+
 
 class _LocalFile(PyArrowFile):
     def create(self, overwrite: bool = False) -> OutputStream:
@@ -31,6 +71,16 @@ class _LocalFile(PyArrowFile):
         if not overwrite and path.exists():
             raise FileExistsError(f"Cannot create file, already exists: {self.location}")
         stream: OutputStream = SyncedFile(str(path), "w")
+        return stream
+
+
+class _HiddenFile(_LocalFile):
+    def create(self, overwrite: bool = False) -> OutputStream:
+        path = Path(self._path)
+        _make_directories(path.parent)
+        if not overwrite and path.exists():
+            raise FileExistsError(f"Cannot create file, already exists: {self.location}")
+        stream: OutputStream = RenamedFile(str(path.parent / f"{_HIDDEN}{path.name}{_UNFINISHED}"), "w")
         return stream
 
 
@@ -50,6 +100,19 @@ class SyncedFile(pa.OSFile):  # type: ignore[misc]  # pyarrow is untyped
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+class RenamedFile(SyncedFile):
+    """A local file that has another name until it is closed."""
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        folder, hidden = os.path.split(self._path)
+        name = hidden.removeprefix(_HIDDEN).removesuffix(_UNFINISHED)
+        os.rename(self._path, os.path.join(folder, name))  # noqa: PTH104, PTH118 - as above
+        _sync(folder)
 
 
 def _make_directories(directory: Path) -> None:

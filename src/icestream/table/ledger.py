@@ -5,7 +5,7 @@ of each snapshot that icestream writes. The properties are the truth; the summar
 older snapshot from one that is whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,13 +14,16 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from icestream.model.errors import DamagedError, IncompatibleTableError
 from icestream.model.lost_ranges import LostRanges
+from icestream.model.quarantine import Quarantined, parse_quarantine, quarantine_text
 
 STREAM_ID = "icestream.stream-id"
 EPOCH = "icestream.epoch"
 COMMITTED_OFFSET = "icestream.committed-offset"
 LOST_RANGES = "icestream.lost-ranges"
-"""Offsets below the committed one that have no row, because a repair of the log gave up their messages: JSON pairs of
-first and end."""
+"""Offsets below the committed one that have no row, because a repair of the log gave up their messages or because they
+are in quarantine: JSON pairs of first and end."""
+QUARANTINE = "icestream.quarantine"
+"""Which of these are in quarantine, why, and in which files: a JSON list of objects."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Ledger:
     stream_id: str
     epoch: int
     committed_offset: int
-    """All messages below it are in the table, but for those that were given up."""
+    """All messages below it are in the table, but for those that were given up or are in quarantine."""
 
     def to_properties(self) -> dict[str, str]:
         return {
@@ -75,6 +78,23 @@ def read_lost_ranges(properties: Mapping[str, str], *, place: str) -> LostRanges
             operation="open table",
             place=place,
             remedy="restore it from an older metadata file, or remove it: gaps will then be taken for damage",
+        ) from error
+
+
+def quarantine_properties(entries: Sequence[Quarantined]) -> dict[str, str]:
+    return {QUARANTINE: quarantine_text(entries)} if entries else {}
+
+
+def read_quarantine(properties: Mapping[str, str], *, place: str) -> tuple[Quarantined, ...]:
+    """The frames in quarantine, by offset."""
+    try:
+        return parse_quarantine(properties.get(QUARANTINE))
+    except ValueError as error:
+        raise IncompatibleTableError(
+            f"the table's property {QUARANTINE} is not readable: {error}",
+            operation="open table",
+            place=place,
+            remedy="restore it from an older metadata file",
         ) from error
 
 

@@ -27,7 +27,8 @@ from icestream.model.filters import Filter
 from icestream.table.limits import ReadLimits
 from icestream.table.manifest_index import NO_END, PlannedFile
 from icestream.table.planning import FilePlan
-from icestream.table.sources import OpenFile, Request, RowGroup
+from icestream.table.request import Request
+from icestream.table.sources import OpenFile, RowGroup
 
 if TYPE_CHECKING:
     from icestream.table.topic_table import TopicTable

@@ -2,13 +2,14 @@
 
 Iceberg's own ones make every engine keep the layout: codec, file size, few statistics, few old metadata files. The
 statistics are what readers plan by: full bounds for the envelope, none for payloads and counts alone for other long
-values, so that no message's bytes are repeated in manifests.
+values, so that no message's bytes are repeated in manifests. Bloom filters are for the columns that settings name.
 """
 
 import pyarrow.types as kinds
 
 from icestream.config import TableSettings
 from icestream.model.schema_text import encode_schema
+from icestream.table.bloom_writing import OWN_COLUMNS
 from icestream.table.ledger import Ledger
 from icestream.table.schema import Columns
 
@@ -21,6 +22,7 @@ FORMAT_VERSION = "2"
 _BOUND_LENGTH = 64
 _METRICS = "write.metadata.metrics.column."
 _ENVELOPE_COLUMNS = 4
+_MIN_GROUP_BYTES = 1024 * 1024
 _LEVELS = {"zstd": 22, "gzip": 9}
 
 
@@ -44,8 +46,14 @@ def new_table_properties(
     if settings.compression in _LEVELS:
         level = min(settings.compression_level, _LEVELS[settings.compression])
         properties["write.parquet.compression-level"] = str(level)
+    filtered = [field.name for field in columns.fields() if field.name in settings.filtered_columns]
+    if filtered:
+        properties[OWN_COLUMNS] = "\n".join(filtered)
     if sort_by:
         properties[SORT_BY] = "\n".join(sort_by)
+    if sort_by or filtered:
+        # Of compaction, which counts bytes as they are on disk: readers hold or skip a row group as a whole.
+        properties["write.parquet.row-group-size-bytes"] = str(max(_MIN_GROUP_BYTES, settings.row_group_bytes // 4))
     for number, field in enumerate(columns.fields()):
         if number < _ENVELOPE_COLUMNS:
             properties[_METRICS + field.name] = "full"

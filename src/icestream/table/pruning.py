@@ -4,12 +4,12 @@ Conservative: what is left out has no row that matches; what cannot be judged is
 the table's columns; a part of the filter that their bounds cannot answer, such as a map's value, is always true there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from pyarrow.parquet import RowGroupMetaData
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, EqualTo, Or, Reference
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
     expression_evaluator,
@@ -27,6 +27,9 @@ from icestream.table.labels import Labels
 from icestream.table.row_filter import translated
 from icestream.table.schema import Columns
 from icestream.table.statistics import row_group_description
+
+MayHold = Callable[[str, object], bool]
+"""Whether a column of the table can have a value."""
 
 _FULL = MetricsMode(MetricModeTypes.FULL)
 
@@ -53,14 +56,18 @@ class Pruning:
         """By its partition and its columns' bounds."""
         return self._partitions(file.spec_id).file(file) and _unless_unclear(lambda: self._evaluator.eval(file))
 
-    def row_group_may_match(self, group: RowGroupMetaData, labels: Labels) -> bool:
+    def row_group_may_match(self, group: RowGroupMetaData, labels: Labels, numbers: Mapping[str, int]) -> bool:
         plan = {
             stored: StatisticsCollector(field.field_id, field.field_type, _FULL, field.name)
             for field in self._schema.fields
             if field.name in self.names and isinstance(field.field_type, PrimitiveType)
             if (stored := labels.in_file(field.name)) is not None
         }
-        return _unless_unclear(lambda: self._evaluator.eval(row_group_description(group, plan)))
+        return _unless_unclear(lambda: self._evaluator.eval(row_group_description(group, plan, numbers)))
+
+    def values_may_match(self, may_hold: MayHold) -> bool:
+        """By what is known of single values, such as a row group's bloom filters say."""
+        return _unless_unclear(lambda: _holds(self.expression, may_hold))
 
     @cached_property
     def _schema(self) -> Schema:
@@ -94,6 +101,17 @@ class _Partitions:
             lambda manifest: _unless_unclear(lambda: of_manifest(manifest)),
             lambda file: _unless_unclear(lambda: of_record(file.partition)),
         )
+
+
+def _holds(expression: BooleanExpression, may_hold: MayHold) -> bool:
+    match expression:
+        case And(left=left, right=right):
+            return _holds(left, may_hold) and _holds(right, may_hold)
+        case Or(left=left, right=right):
+            return _holds(left, may_hold) or _holds(right, may_hold)
+        case EqualTo(term=Reference(name=name), literal=literal):
+            return may_hold(name, literal.value)
+    return not isinstance(expression, AlwaysFalse)
 
 
 def _unless_unclear(judge: Callable[[], bool]) -> bool:

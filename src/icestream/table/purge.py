@@ -3,7 +3,8 @@
 File by file as its metadata names them, never by folder: a table made again under the same name has the same folder.
 The order, with what a crash after each step leaves behind:
 
-1. manifest after manifest: its data files, then itself. *The rest is still named by the lists.*
+1. what is in quarantine, then manifest after manifest: its data files, then itself. *The rest is still named by the
+   lists.*
 2. the manifest lists and statistics, then the older metadata files. *The rest is named by the last metadata file.*
 3. the last metadata file.
 
@@ -20,6 +21,8 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
+from icestream.table.quarantine import quarantine_files
+
 MAX_FAILURES = 10
 """A store that refuses so many files is left alone."""
 _PARALLEL_DELETES = 8
@@ -33,6 +36,7 @@ def purge(table: Table) -> None:
         return
     with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="table-purge") as threads:
         work = _Purge(table.io, threads)
+        work.remove(quarantine_files(metadata.properties))
         for manifest in _manifests(metadata, work):
             work.remove_manifest(manifest)
         for step in (_lists_and_statistics(metadata), _older_metadata(metadata), [table.metadata_location]):

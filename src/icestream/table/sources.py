@@ -3,31 +3,31 @@
 All of this runs on the threads of a read. A row group's rows come in the order of their offsets: whether they stand so
 in the file is looked at before the first is handed out, in the offset column alone where the group is larger than a
 batch, and rows that do not are sorted. They come with the table's columns, which Arrow can sort and select all of;
-`given` makes the stream's of them.
+`Request.given` makes the stream's of them.
+
+A row group whose bloom filters exclude a match is not read; one that can have some is first looked through in the
+filter's columns alone, and the others are read when a row matches.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icestream.model.errors import CatalogUnavailableError, DamagedError, IcestreamError, IncompatibleTableError
-from icestream.model.filters import Filter
+from icestream.table.bloom_lookup import FileFilters
 from icestream.table.catalogs import reason
 from icestream.table.expired import expired_or_damaged
 from icestream.table.labels import Labels
 from icestream.table.manifest_index import PlannedFile
-from icestream.table.pruning import Pruning
-from icestream.table.schema import Columns
-
-if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+from icestream.table.request import Request
+from icestream.table.statistics import column_numbers
 
 _BUFFER_BYTES = 1024 * 1024
 """What is read of a column at once, so that a large row group does not lie in memory as a whole."""
@@ -55,58 +55,6 @@ class RowGroup:
     is_last: bool
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a read is to give."""
-
-    table: "TopicTable"
-    names: tuple[str, ...]
-    start: int
-    end: int
-    where: Filter | None = None
-    is_inspection: bool = False
-    """Whether each row group is looked into before its rows are read, instead of trusting what Parquet notes of it."""
-
-    @cached_property
-    def columns(self) -> Columns:
-        return Columns.of(self.table.stream_schema)
-
-    @cached_property
-    def pruning(self) -> Pruning | None:
-        return None if self.where is None else Pruning.of(self.where, self.columns, self.table.iceberg.metadata)
-
-    @cached_property
-    def read(self) -> tuple[str, ...]:
-        """The stream's columns that have to be read: the offset, the filter's, those asked for."""
-        wanted = {self.columns.offset, *self.names, *(self.where.columns if self.where else ())}
-        return tuple(name for name in self.columns.stream.names if name in wanted)
-
-    @cached_property
-    def stored(self) -> tuple[str, ...]:
-        """These, as the table has them."""
-        return tuple(
-            part.name
-            for column, parts in zip(self.columns.stream, self.columns.stored, strict=True)
-            if column.name in self.read
-            for part in parts
-        )
-
-    def chosen(self, rows: pa.Table, *, is_inside: bool) -> pa.Table:
-        """Of stored rows, those of the range that match; `is_inside` says that all are of the range."""
-        if not is_inside:
-            offset = pc.field(self.columns.offset)
-            rows = rows.filter((offset >= self.start) & (offset < self.end))
-        if self.where is None or rows.num_rows == 0:
-            return rows
-        looked_at = [name for name in self.columns.stream.names if name in self.where.columns]
-        mask = self.where.mask(one_batch(self.columns.from_table(rows, looked_at)))
-        return rows if mask.true_count == len(mask) else rows.filter(mask)
-
-    def given(self, rows: pa.Table) -> pa.RecordBatch:
-        """Stored rows as what was asked for."""
-        return one_batch(self.columns.from_table(rows, self.names))
-
-
 class OpenFile:
     """A data file of which row groups are being read. It is closed when the last source was released."""
 
@@ -121,7 +69,7 @@ class OpenFile:
                 remedy="rewrite the data files with the engine that deleted them",
             )
         with self._reading():
-            self._input = request.table.iceberg.io.new_input(planned.path).open()
+            self._input: pa.NativeFile = request.table.iceberg.io.new_input(planned.path).open()
             try:
                 self._open()
             except BaseException:
@@ -131,6 +79,7 @@ class OpenFile:
     def _open(self) -> None:
         parquet = pq.ParquetFile(self._input, pre_buffer=False, page_checksum_verification=True)
         self._metadata = parquet.metadata
+        self._numbers = column_numbers(self._metadata)
         self._labels = Labels(parquet.schema_arrow, self._request.table.iceberg.schema())
         offset = self._labels.in_file(self._request.columns.offset)
         if offset is None:
@@ -142,9 +91,8 @@ class OpenFile:
         self._offset = offset
         self.inspected: list[RowGroup] = []
         self._columns = [old for name in self._request.stored if (old := self._labels.in_file(name)) is not None]
-        self.row_groups = [
-            found for number in range(self._metadata.num_row_groups) if (found := self._row_group(number)) is not None
-        ]
+        found = (self._row_group(number) for number in self._probed(range(self._metadata.num_row_groups)))
+        self.row_groups = [group for group in found if group is not None]
         self._unreleased = len(self.row_groups)
 
     def close(self) -> None:
@@ -167,19 +115,53 @@ class OpenFile:
         """The chosen rows of a row group in offset order, about so many bytes at a time and never none."""
         with self._reading():
             rows = max(1, min(group.rows, group.rows * batch_bytes // max(self.nbytes(group), 1)))
+            if self._is_worth_a_look and not any(part.num_rows for part in self._chosen(group, rows, self._looked_at)):
+                return
             is_ordered = group.is_ordered or (rows < group.rows and _is_ordered(self._offsets(group.number)))
-            parts = self._parquet().iter_batches(
-                rows if is_ordered else group.rows, [group.number], self._columns, use_threads=False
-            )
-            stored = (pa.Table.from_batches([self._labels.apply(part)]) for part in parts)
-            for table in stored if is_ordered else self._sorted(stored):
-                chosen = self._request.chosen(table, is_inside=self._is_inside(group))
-                yield from (chosen.slice(start, rows) for start in range(0, chosen.num_rows, rows))
+            is_whole = not is_ordered and self._request.where is None
+            chosen = self._chosen(group, group.rows if is_whole else rows, self._columns)
+            for table in chosen if is_ordered else self._sorted(chosen):
+                yield from (table.slice(start, rows) for start in range(0, table.num_rows, rows))
+
+    def _chosen(self, group: RowGroup, rows: int, columns: list[str]) -> Iterator[pa.Table]:
+        """Of each so many rows of a row group, in the order of the file, those that match."""
+        is_inside = self._is_inside(group)
+        for part in self._parquet().iter_batches(rows, [group.number], columns, use_threads=False):
+            yield self._request.chosen(pa.Table.from_batches([self._labels.apply(part)]), is_inside=is_inside)
 
     def _sorted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         offset = self._request.columns.offset
         rows = pa.concat_tables(list(parts))
         yield rows if _is_ordered(rows[offset]) else rows.sort_by(offset)
+
+    @cached_property
+    def _looked_at(self) -> list[str]:
+        """The columns that say whether a row matches."""
+        return [old for name in self._request.judged if (old := self._labels.in_file(name)) is not None]
+
+    @property
+    def _is_worth_a_look(self) -> bool:
+        """Whether to look for a match before all is read: most columns are not needed to find that there is none."""
+        return self._request.where is not None and len(self._looked_at) < len(self._columns)
+
+    def _probed(self, groups: Sequence[int]) -> Sequence[int]:
+        """Those that can hold what the filter asks for, by their bloom filters: bounds take longer to judge."""
+        pruning = self._request.pruning
+        if pruning is None or self._request.is_inspection:
+            return groups
+        filters = FileFilters(self._metadata, self._numbers, groups, self._read_at)
+
+        def may_match(group: int) -> bool:
+            def may_hold(name: str, value: object) -> bool:
+                column = self._labels.in_file(name)
+                return column is None or filters.may_hold(group, column, value)
+
+            return pruning.values_may_match(may_hold)
+
+        return [group for group in groups if may_match(group)]
+
+    def _read_at(self, position: int, nbytes: int) -> bytes:
+        return bytes(self._input.read_at(nbytes, position))
 
     def _is_inside(self, group: RowGroup) -> bool:
         return group.first_offset >= self._request.start and group.last_offset < self._request.end
@@ -208,7 +190,9 @@ class OpenFile:
         )
         if request.is_inspection:
             self.inspected.append(group)
-        if request.pruning is not None and not request.pruning.row_group_may_match(metadata, self._labels):
+        if request.pruning is not None and not request.pruning.row_group_may_match(
+            metadata, self._labels, self._numbers
+        ):
             return None
         return group if self._meets(*bounds) else None
 
@@ -216,9 +200,9 @@ class OpenFile:
         return last >= self._request.start and first < self._request.end
 
     def _noted_bounds(self, group: pq.RowGroupMetaData) -> tuple[int, int] | None:
-        for chunk in (group.column(number) for number in range(group.num_columns)):
-            if chunk.path_in_schema == self._offset and chunk.is_stats_set and chunk.statistics.has_min_max:
-                return chunk.statistics.min, chunk.statistics.max
+        chunk = group.column(self._numbers[self._offset])
+        if chunk.is_stats_set and chunk.statistics.has_min_max:
+            return chunk.statistics.min, chunk.statistics.max
         return None
 
     def _offsets(self, number: int) -> pa.ChunkedArray:
@@ -255,10 +239,3 @@ def _is_ordered(offsets: Any) -> bool:
     """Whether each is larger than the one before."""
     count = len(offsets)
     return count <= 1 or bool(pc.all(pc.less(offsets.slice(0, count - 1), offsets.slice(1))).as_py())
-
-
-def one_batch(rows: pa.Table) -> pa.RecordBatch:
-    if rows.num_rows == 0:
-        return pa.RecordBatch.from_pylist([], rows.schema)
-    (batch,) = rows.combine_chunks().to_batches()
-    return batch

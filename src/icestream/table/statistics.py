@@ -81,12 +81,21 @@ def data_file_statistics(
     }
 
 
-def row_group_description(group: RowGroupMetaData, plan: Mapping[str, StatisticsCollector]) -> DataFile:
+def column_numbers(metadata: FileMetaData) -> dict[str, int]:
+    """The numbers of a file's columns, by their paths. To look through the columns of each row group takes long."""
+    schema = metadata.schema
+    return {schema.column(number).path: number for number in range(metadata.num_columns)}
+
+
+def row_group_description(
+    group: RowGroupMetaData, plan: Mapping[str, StatisticsCollector], numbers: Mapping[str, int]
+) -> DataFile:
     """A row group as if it were a file of its own, with what Parquet noted about the columns of the plan."""
     found = Statistics()
     kinds: dict[int, str] = {}
-    for chunk in (group.column(number) for number in range(group.num_columns)):
-        if (collector := plan.get(chunk.path_in_schema)) is not None:
+    for path, collector in plan.items():
+        if (number := numbers.get(path)) is not None:
+            chunk = group.column(number)
             kinds[collector.field_id] = chunk.physical_type
             found.add(chunk, collector)
     bounded = [number for number in found.lowest if number not in found.unknown]

@@ -19,10 +19,13 @@ from pyiceberg.table import Table
 
 from icestream.config import Settings
 from icestream.model.errors import IncompatibleTableError, InvalidRequestError
+from icestream.model.formats import is_copy
 from icestream.model.names import TopicName
 from icestream.table.catalogs import open_catalog, place, reporting
 from icestream.table.evolution import adapt
+from icestream.table.hive import hive_partition, hive_properties
 from icestream.table.ledger import STREAM_ID, Ledger
+from icestream.table.leftovers import remove_all
 from icestream.table.manifest_index import ManifestIndex
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.properties import new_table_properties
@@ -84,6 +87,8 @@ class Tables:
             with suppress(NoSuchTableError):  # somebody else was faster
                 self.catalog.drop_table(self._identifier(topic))
         purge(found)
+        if is_copy(topic):
+            remove_all(self._state(topic, found))
         return True
 
     def close(self) -> None:
@@ -104,16 +109,18 @@ class Tables:
         columns = Columns.of(spec.schema)
         schema = iceberg_schema(columns)
         identifier = self._identifier(spec.topic)
+        plain = is_copy(spec.topic)
+        by = hive_partition(spec.schema.names) if plain else spec.partition_by
+        ledger = Ledger(spec.stream_id, spec.epoch, 0)
+        properties = new_table_properties(self._settings.table, columns, ledger, spec.sort_by)
         self._create_namespace(identifier[:-1])
         try:
             return self.catalog.create_table(
                 identifier,
                 schema,
-                partition_spec=partition_spec(spec.partition_by, schema),
+                partition_spec=partition_spec(by, schema),
                 sort_order=sort_order(spec.sort_by, columns.offset, schema),
-                properties=new_table_properties(
-                    self._settings.table, columns, Ledger(spec.stream_id, spec.epoch, 0), spec.sort_by
-                ),
+                properties={**properties, **(hive_properties(self._settings, spec.topic) if plain else {})},
             )
         except TableAlreadyExistsError:  # two made it at once: the other one's is the table
             return self.catalog.load_table(identifier)

@@ -27,11 +27,14 @@ from icestream.model.errors import (
 from icestream.model.filters import Filter
 from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.names import TopicName
+from icestream.model.quarantine import Quarantined, quarantined_ranges
 from icestream.model.schema_text import decode_schema
 from icestream.table.catalogs import reporting
 from icestream.table.commit import commit_files
+from icestream.table.files import HiddenUntilComplete
 from icestream.table.history import AddedFile, added_files, committed_offset_of, snapshot_of_tag
-from icestream.table.ledger import Ledger, read_ledger, read_lost_ranges
+from icestream.table.hive import HIVE, LAYOUT
+from icestream.table.ledger import Ledger, read_ledger, read_lost_ranges, read_quarantine
 from icestream.table.limits import ReadLimits
 from icestream.table.manifest_index import ManifestIndex, PlannedFile
 from icestream.table.ordered import NO_END, ordered_scan
@@ -62,8 +65,13 @@ class TopicTable:
 
     @cached_property
     def lost_ranges(self) -> LostRanges:
-        """Offsets below the ledger that have no row, as their messages were given up."""
+        """Offsets below the ledger that have no row, as their messages were given up or are in quarantine."""
         return read_lost_ranges(self.properties, place=str(self.name))
+
+    @cached_property
+    def quarantined(self) -> tuple[Quarantined, ...]:
+        """The frames that were put aside, by offset; what `lost_ranges` has besides was given up."""
+        return read_quarantine(self.properties, place=str(self.name))
 
     @property
     def snapshot_id(self) -> int | None:
@@ -107,13 +115,18 @@ class TopicTable:
         found = self.properties.get(SORT_BY)
         return tuple(found.split("\n")) if found else ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a Parquet copy: its files are read by their folders too."""
+        return self.properties.get(LAYOUT) == HIVE
+
     def writer(self) -> TableWriter:
         metadata = self.iceberg.metadata
         return TableWriter(
             table_uuid=metadata.table_uuid,
             location=metadata.location,
             properties=dict(metadata.properties),
-            io=self.iceberg.io,
+            io=HiddenUntilComplete(self.iceberg.io.properties) if self.is_plain else self.iceberg.io,
             schema=metadata.schema(),
             spec=metadata.spec(),
             sort_order_id=metadata.default_sort_order_id,
@@ -123,18 +136,36 @@ class TopicTable:
         )
 
     def commit(
-        self, files: Sequence[WrittenFile], *, start: int, end: int, epoch: int, lost: LostRanges = NOTHING_LOST
+        self,
+        files: Sequence[WrittenFile],
+        *,
+        start: int,
+        end: int,
+        epoch: int,
+        lost: LostRanges = NOTHING_LOST,
+        quarantined: Sequence[Quarantined] = (),
     ) -> "TopicTable":
         """Append the messages from `start` to below `end`, and return the new state; see `commit` for the steps.
 
-        `lost` are those that are in no file, because a repair of the log gave them up.
+        `lost` are those that are in no file, because a repair of the log gave them up; `quarantined` those that are in
+        none because they were put aside, each with a file of its own that is durable by now.
         """
+        lost |= quarantined_ranges(quarantined)
         self._check(files, start, end, epoch, lost)
-        ledger = Ledger(self.ledger.stream_id, epoch, end)
+        return self._commit(files, Ledger(self.ledger.stream_id, epoch, end), lost, quarantined)
+
+    def fence(self) -> "TopicTable":
+        """The same rows as a new snapshot, so that whatever was planned on this or an older state is refused."""
+        return self._commit((), self.ledger, NOTHING_LOST, ())
+
+    def _commit(
+        self, files: Sequence[WrittenFile], ledger: Ledger, lost: LostRanges, quarantined: Sequence[Quarantined]
+    ) -> "TopicTable":
         with reporting("commit", str(self.name)):
             try:
                 known = self.lost_ranges | lost
-                done = commit_files(self.iceberg, self.manifests, files, ledger, known, self.settings)
+                aside = (*self.quarantined, *quarantined) if quarantined else ()
+                done = commit_files(self.iceberg, self.manifests, files, ledger, known, self.settings, aside)
             except FileNotFoundError as error:
                 raise self._lost(error) from error
         old = self.iceberg

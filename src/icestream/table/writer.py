@@ -8,6 +8,7 @@ Rows are gathered to row groups without a copy and encoded column by column stra
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ from pyiceberg.typedef import Record
 from icestream.model.errors import CatalogUnavailableError, DamagedError
 from icestream.table.catalogs import reason
 from icestream.table.data_file import DataFileWriter, Layout
+from icestream.table.hive import HIVE, LAYOUT, hive_folder, new_file_name
 from icestream.table.schema import Columns, file_schema
 from icestream.table.split import Split
 from icestream.table.written import WrittenFile
@@ -53,12 +55,18 @@ class TableWriter:
 
     def write(self, batches: Iterable[pa.RecordBatch], *, max_memory_bytes: int) -> list[WrittenFile]:
         """Write batches of the stream's schema, in offset order, and return the files in the order of their offsets."""
+        with self.writing(max_memory_bytes=max_memory_bytes) as writing:
+            for batch in batches:
+                writing.add(batch)
+            return writing.finish()
+
+    @contextmanager
+    def writing(self, *, max_memory_bytes: int) -> "Iterator[Writing]":
+        """The same for who has batches to add one by one; after an error inside none of the files is left."""
         run = _Run(self, max(1, min(MAX_OPEN_FILES, max_memory_bytes // OPEN_FILE_BYTES)))
         group_bytes = max(1, min(self.row_group_bytes, max_memory_bytes // _ROW_GROUPS_IN_MEMORY))
         try:
-            for group in row_groups(batches, group_bytes):
-                run.add(self.columns.to_table(group, self.layout.schema))
-            return run.finish()
+            yield Writing(run, group_bytes)
         except OSError as error:
             run.abandon()
             raise CatalogUnavailableError(
@@ -136,6 +144,8 @@ class _Run:
 
     def _location(self, partition: Record) -> str:
         provider = load_location_provider(self.writer.location, self.writer.properties)
+        if self.writer.properties.get(LAYOUT) == HIVE:
+            return provider.new_data_location(f"{hive_folder(partition[0])}/{new_file_name(self.writer.table_uuid)}")
         name = f"{uuid4()}.parquet"
         if self.split is not None and (folder := self.split.folder(partition)):
             name = f"{folder}/{name}"
@@ -169,19 +179,48 @@ class _Run:
         self.last_offset = last
 
 
-def row_groups(batches: Iterable[pa.RecordBatch], group_bytes: int) -> Iterator[list[pa.RecordBatch]]:
+class Writing:
+    """A range on its way into files, a row group at a time."""
+
+    def __init__(self, run: _Run, group_bytes: int) -> None:
+        self._run = run
+        self._groups = RowGroups(group_bytes)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for group in self._groups.add(batch):
+            self._write(group)
+
+    def finish(self) -> list[WrittenFile]:
+        """The files, complete, in the order of their offsets."""
+        if rest := self._groups.rest():
+            self._write(rest)
+        return self._run.finish()
+
+    def _write(self, group: list[pa.RecordBatch]) -> None:
+        writer = self._run.writer
+        self._run.add(writer.columns.to_table(group, writer.layout.schema))
+
+
+class RowGroups:
     """Batches gathered, and cut where they are too long, to lists of about `group_bytes`."""
-    gathered: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        for piece in _pieces(batch, group_bytes):
-            if gathered and size + piece.nbytes > group_bytes:
-                yield gathered
-                gathered, size = [], 0
-            gathered.append(piece)
-            size += piece.nbytes
-    if gathered:
-        yield gathered
+
+    def __init__(self, group_bytes: int) -> None:
+        self._group_bytes = group_bytes
+        self._gathered: list[pa.RecordBatch] = []
+        self._size = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[list[pa.RecordBatch]]:
+        """The lists that are full with it."""
+        for piece in _pieces(batch, self._group_bytes):
+            if self._gathered and self._size + piece.nbytes > self._group_bytes:
+                yield self.rest()
+            self._gathered.append(piece)
+            self._size += piece.nbytes
+
+    def rest(self) -> list[pa.RecordBatch]:
+        """What was gathered since the last one."""
+        gathered, self._gathered, self._size = self._gathered, [], 0
+        return gathered
 
 
 def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,9 @@
 """Requests that wait at the same time become rows, and a frame of the log, together.
 
-Conversion is done by one thread at a time. Whoever comes to it next takes along all requests for the same topic that
-have come meanwhile: serialized requests that are joined are a valid request, and a large one costs less an item than
-many small ones. When a joined request is refused each is tried alone, so that nobody is refused for another's mistake.
+Conversion is done by one thread at a time. The first request for a topic waits for its turn; those that come meanwhile
+sleep, and it takes them along: serialized requests that are joined are a valid request, and a large one costs less an
+item than many small ones. So a request's thread is woken once: when it is stored, or when it is the first of those that
+did not fit. When a joined request is refused each is tried alone, so that nobody is refused for another's mistake.
 """
 
 import threading
@@ -26,17 +27,21 @@ class _Waiting:
 
     def __init__(self, request: bytes) -> None:
         self.request = request
+        self.is_answered = False
         self.error: Exception | None = None
-        self._answered = threading.Event()
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
 
     def answer(self, error: Exception | None) -> None:
         self.error = error
-        self._answered.set()
+        self.is_answered = True
+        self.wake()
 
-    def wait(self) -> None:
-        self._answered.wait()
-        if self.error is not None:
-            raise self.error
+    def wake(self) -> None:
+        self._asleep.release()
+
+    def sleep(self) -> None:
+        self._asleep.acquire()
 
 
 _Made = tuple[list[_Waiting], pa.RecordBatch | InvalidRequestError]
@@ -61,44 +66,50 @@ class Combiner:
         """Return when the request's rows are durable: how many rows and bytes this call itself has brought there."""
         mine = _Waiting(request)
         with self._lock:
-            self._waiting.setdefault(target, []).append(mine)
+            waiting = self._waiting.setdefault(target, [])
+            waiting.append(mine)
+            is_first = len(waiting) == 1
+        if not is_first:
+            mine.sleep()
+        rows, nbytes = self._store_waiting(target) if not mine.is_answered else (0, 0)
+        if mine.error is not None:
+            raise mine.error
+        return rows, nbytes
+
+    def _store_waiting(self, target: Target) -> tuple[int, int]:
+        """Called for the first one that waits; when it returns that one is answered, and those that it took along."""
         rows = nbytes = 0
         group: list[_Waiting] = []
         try:
             with self.converting:
-                group = self._take(target, mine)
+                group = self._take(target)
                 made = self._make(target.signal, group)
             for members, batch in made:
                 if self._finish(target, members, batch) and isinstance(batch, pa.RecordBatch):
                     rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
         except Exception as error:
             for member in group:
-                member.answer(error)
+                if not member.is_answered:
+                    member.answer(error)
             raise
-        mine.wait()
         return rows, nbytes
 
-    def _take(self, target: Target, mine: _Waiting) -> list[_Waiting]:
-        """This request and others for the same topic, as many as fit; nothing if somebody took this one along."""
+    def _take(self, target: Target) -> list[_Waiting]:
+        """The first request for a topic and others, as many as fit; the first of the rest has the next turn."""
         with self._lock:
-            waiting = self._waiting.get(target, [])
-            if mine not in waiting:
-                return []
-            group, size = [mine], len(mine.request)
-            for other in waiting:
-                if other is not mine and size + len(other.request) <= self._max_bytes:
-                    group.append(other)
-                    size += len(other.request)
-            rest = [other for other in waiting if other not in group]
+            group: list[_Waiting] = []
+            rest: list[_Waiting] = []
+            size = 0
+            for member in self._waiting.pop(target):
+                fits = not group or size + len(member.request) <= self._max_bytes
+                (group if fits else rest).append(member)
+                size += len(member.request) if fits else 0
             if rest:
                 self._waiting[target] = rest
-            else:
-                del self._waiting[target]
+                rest[0].wake()
             return group
 
     def _make(self, signal: Signal, group: list[_Waiting]) -> list[_Made]:
-        if not group:
-            return []
         try:
             return [(group, self._convert(signal, b"".join(member.request for member in group)))]
         except InvalidRequestError as error:

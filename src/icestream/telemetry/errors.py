@@ -3,12 +3,6 @@
 from icestream.model.errors import IcestreamError, OverloadedError
 
 
-class UnauthenticatedError(IcestreamError):
-    """No token, or one that nobody gave out."""
-
-    code = "unauthenticated"
-
-
 class TenantRefusedError(IcestreamError):
     """A tenant that is not known, or that the sender may not speak for."""
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.config import Settings
+from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidNameError, TooLargeError
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.record import AckLevel
@@ -33,6 +34,7 @@ from icestream.telemetry.limits import TenantLimits
 from icestream.telemetry.options import Options, Promoted, Source
 from icestream.telemetry.otlp_json import json_to_request
 from icestream.telemetry.signals import Signal
+from icestream.telemetry.statistics import TenantStatistics
 from icestream.telemetry.tenants import Sender, Tenants
 from icestream.telemetry.topics import TelemetryTopics
 from icestream.wal import Append
@@ -70,7 +72,9 @@ class Ingest:
         self._topics = TelemetryTopics(storage, settings, self.options)
         self._limits = TenantLimits(settings)
         self._combiner = Combiner(partial(to_batch, options=self.options), self._publish_rows, _MAX_JOINED_BYTES)
-        self.tenants = Tenants(settings, self._topics.has_tenant)
+        callers = Callers(storage.settings.auth.token_pairs)
+        self.tenants = Tenants(settings, callers, self._topics.has_tenant)
+        self.statistics = TenantStatistics(settings.max_tracked_tenants, self.tenants.is_known)
 
     def store(self, signal: Signal, sender: Sender, request: bytes, *, is_json: bool = False) -> Stored:
         """Bring a request, serialized or in JSON, into the log of its tenants; returns when it is durable."""
@@ -79,7 +83,9 @@ class Ingest:
         assert sender.tenant is not None
         self._limits.take({sender.tenant: len(request)})
         target = Target(sender.tenant, sender.dataset, signal)
-        return Stored(*self._combiner.store(target, self._plain(signal, request, is_json=is_json)))
+        stored = Stored(*self._combiner.store(target, self._plain(signal, request, is_json=is_json)))
+        self.statistics.accepted(sender.tenant, signal, rows=stored.rows, nbytes=len(request))
+        return stored
 
     def _plain(self, signal: Signal, request: bytes, *, is_json: bool) -> bytes:
         if not is_json:
@@ -100,12 +106,31 @@ class Ingest:
         if refused and not found:
             raise next(iter(refused.values()))[1]
         self._publish(found)
+        self._count(signal, sender, found, refused, len(request))
         return Stored(
             sum(rows.num_rows for _, rows in found),
             sum(rows.nbytes for _, rows in found),
             sum(count for count, _ in refused.values()),
             "; ".join(dict.fromkeys(str(error) for _, error in refused.values()))[:_MAX_REASON],
         )
+
+    def _count(
+        self,
+        signal: Signal,
+        sender: Sender,
+        stored: list[tuple[Topic, pa.RecordBatch]],
+        refused: _Refused,
+        nbytes: int,
+    ) -> None:
+        """A tenant's own token is blamed for the tenants that its rows name, not these."""
+        rows = sum(part.num_rows for _, part in stored) + sum(count for count, _ in refused.values())
+        for topic, part in stored:
+            share = nbytes * part.num_rows // max(1, rows)
+            self.statistics.accepted(topic.name.namespace, signal, rows=part.num_rows, nbytes=share)
+        if not stored and sender.tenant is not None:
+            self.statistics.accepted(sender.tenant, signal, rows=0, nbytes=nbytes)
+        for tenant, (count, _) in refused.items():
+            self.statistics.rejected(tenant if sender.any_tenant else sender.tenant, signal, count)
 
     def _find_topics(
         self, signal: Signal, sender: Sender, parts: dict[str, pa.RecordBatch], refused: _Refused

@@ -1,27 +1,22 @@
 """Whose telemetry it is: by a token where tokens are given out, by a header where not.
 
-A tenant is a namespace, and its name is checked as one before anything is looked up or made. Tokens are kept and looked
-up as keyed digests with a key of this process alone, so that neither the time of a look-up nor a dump of the table
-says anything about them.
+A tenant is a namespace, and its name is checked as one before anything is looked up or made.
 """
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from icestream.config import TelemetrySettings
-from icestream.config.telemetry import ANY_TENANT
+from icestream.model.callers import Callers
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import MAX_PART_LENGTH, check_part
-from icestream.telemetry.errors import TenantRefusedError, UnauthenticatedError
+from icestream.telemetry.errors import TenantRefusedError
 from icestream.telemetry.signals import Signal
 
-RESERVED = frozenset({"icestream", "information_schema", "pg_catalog", "sys", "system"})
+RESERVED = frozenset({"icestream", "information_schema", "pg_catalog", "sys", "system", "temp"})
 """Names that query engines, or icestream itself, use for other things; those that begin with `_` are reserved too."""
 
 _MAX_DATASET_LENGTH = MAX_PART_LENGTH - 1 - max(map(len, Signal))
-_BEARER = "bearer"
 _OPERATION = "identify tenant"
 
 
@@ -37,37 +32,35 @@ class Sender:
 
 
 class Tenants:
-    def __init__(self, settings: TelemetrySettings, exists: Callable[[str], bool]) -> None:
+    def __init__(self, settings: TelemetrySettings, callers: Callers, exists: Callable[[str], bool]) -> None:
         """`exists` tells whether a tenant has topics already."""
         self._settings = settings
+        self._callers = callers
         self._exists = exists
-        self._key = secrets.token_bytes(32)
-        self._by_token: dict[bytes, str] = {}
-        for tenant, token in settings.token_pairs:
-            if tenant != ANY_TENANT:
-                check_tenant(tenant)
-            self._by_token[self._digest(token)] = tenant
+        create = settings.auto_create_tenants
+        self._creates = callers.are_all if create is None else create
         given = [settings.default_tenant] if settings.default_tenant is not None else []
-        self._known = {*settings.named_tenants, *given, *self._by_token.values()} - {ANY_TENANT}
-        for tenant in self._known:
+        named = {*settings.named_tenants, *given}
+        for tenant in named:
             check_tenant(tenant)
+        self._known = named | callers.namespaces
 
     def identify(self, headers: Mapping[str, str]) -> Sender:
         """Who sends a request, from its headers (in small letters); raises where that is nobody who may."""
         settings = self._settings
-        owner = self._owner(headers.get("authorization", "")) if self._by_token else ANY_TENANT
+        owner = self._callers.identify(headers.get("authorization"), operation=_OPERATION).namespace
         named = headers.get(settings.tenant_header)
         dataset = headers.get(settings.dataset_header)
         if dataset is not None:
             check_dataset(dataset)
-        if owner != ANY_TENANT:
+        if owner is not None:
             if named not in (None, owner):
                 raise TenantRefusedError(
                     "the token is another tenant's",
                     operation=_OPERATION,
                     remedy=f"leave the header {settings.tenant_header} out",
                 )
-            return Sender(owner, dataset, any_tenant=False)
+            return Sender(check_tenant(owner), dataset, any_tenant=False)
         tenant = named if named is not None else settings.default_tenant
         if tenant is None:
             if settings.tenant_attribute is None:
@@ -80,29 +73,19 @@ class Tenants:
             self.check(tenant)
         return Sender(tenant, dataset)
 
+    def is_known(self, tenant: str) -> bool:
+        """Whether somebody has named it, or it has topics."""
+        return tenant in self._known or self._exists(tenant)
+
     def check(self, tenant: str) -> None:
         """Raise unless this can be a tenant's name, and is that of one that is known or may be new."""
         check_tenant(tenant)
-        if not (self._settings.creates_tenants or tenant in self._known or self._exists(tenant)):
+        if not (self._creates or self.is_known(tenant)):
             raise TenantRefusedError(
                 f"there is no tenant {tenant!r}",
                 operation=_OPERATION,
                 remedy="name it in telemetry.tenants, or set telemetry.auto_create_tenants",
             )
-
-    def _owner(self, authorization: str) -> str:
-        scheme, _, token = authorization.partition(" ")
-        owner = self._by_token.get(self._digest(token.strip())) if scheme.lower() == _BEARER else None
-        if owner is None:
-            raise UnauthenticatedError(
-                "a token is needed, and this is none" if authorization else "a token is needed",
-                operation=_OPERATION,
-                remedy="send the header authorization: Bearer TOKEN",
-            )
-        return owner
-
-    def _digest(self, token: str) -> bytes:
-        return blake2b(token.encode(errors="surrogateescape"), key=self._key).digest()
 
 
 def check_tenant(name: str) -> str:

@@ -1,9 +1,4 @@
-"""The topics of tenants: found, made at first use, and given the columns that settings promote later.
-
-Tables are partitioned by the time of publishing, not by the times that rows claim: a sender with a wrong clock, or a
-hostile one, would otherwise make as many partitions as it likes. Look-ups by a row's own time are served by the bounds
-of files. Spans are sorted by trace, so that a trace is found in few row groups; log records and data points by service.
-"""
+"""The topics of tenants: found, made at first use, and given the columns that settings promote later."""
 
 import threading
 
@@ -14,27 +9,17 @@ from icestream.model.errors import InvalidRequestError, LimitReachedError, Topic
 from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.storage import IcebergStorage, Topic
+from icestream.telemetry.layout import SORT_BY, partition_by, topic_name
 from icestream.telemetry.options import Options
 from icestream.telemetry.schemas import topic_schema
 from icestream.telemetry.signals import Signal
-
-SORT_BY = {
-    Signal.TRACES: ("trace_id", "start_time_unix_nano"),
-    Signal.LOGS: ("service_name", "time"),
-    Signal.METRICS: ("service_name", "name", "time"),
-}
-
-
-def topic_name(tenant: str, dataset: str | None, signal: Signal) -> TopicName:
-    """`tenant/traces`, or `tenant/dataset_traces`. Tenant and dataset have been checked."""
-    return TopicName(tenant, f"{dataset}_{signal}" if dataset is not None else str(signal))
 
 
 class TelemetryTopics:
     def __init__(self, storage: IcebergStorage, settings: TelemetrySettings, options: Options) -> None:
         self._storage = storage
         self._max_topics = settings.max_topics_per_tenant
-        self._partition_by = () if settings.partition == "none" else (f"{settings.partition}(_publish_time)",)
+        self._partition_by = partition_by(settings)
         self._schemas = {signal: topic_schema(signal, options) for signal in Signal}
         self._making = threading.Lock()
 

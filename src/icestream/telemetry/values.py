@@ -56,14 +56,7 @@ def texts_of(
     common: Sequence[pa.Array], present: Mask, values_of: Callable[[pa.Array], Iterable[AnyValue]], max_depth: int
 ) -> Texts:
     """`common` are the columns of string, bool, int and double; `values_of` gives rows' values for a second look."""
-    count = len(common[0])
-    types = np.zeros(count, np.uint8)
-    parts = []
-    for number, member in enumerate(common, start=1):
-        if member.null_count < count:
-            types[valid(member) if member.null_count else slice(None)] = number
-            parts.append(member if number == STRING else member.cast(pa.string()))
-    text = pa.nulls(count, pa.string()) if not parts else parts[0] if len(parts) == 1 else pc.coalesce(*parts)
+    text, types = _common_texts(common)
     rest = (types == 0) & present
     if rest.any():
         seen = [_second_look(value, max_depth) for value in values_of(pa.array(np.flatnonzero(rest)))]
@@ -74,11 +67,30 @@ def texts_of(
     return Texts(text, types, odd)
 
 
+def _common_texts(common: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.uint8]]:
+    """Text and type of each value, null and 0 where it is none of the common ones.
+
+    Only what is there is made into text, behind the strings, and one `take` brings everything to its place: most values
+    are strings, and a cast of a column that is mostly null costs as much as one of a full column.
+    """
+    strings = common[STRING - 1]
+    types = valid(strings).astype(np.uint8)  # STRING is 1
+    parts, places, end = [strings], np.arange(len(strings)), len(strings)
+    for number, member in enumerate(common[1:], start=2):
+        if member.null_count < len(member):
+            rows = np.flatnonzero(valid(member))
+            types[rows] = number
+            places[rows] = np.arange(end, end + len(rows))
+            parts.append(member.drop_null().cast(pa.string()))
+            end += len(rows)
+    return strings if len(parts) == 1 else pa.concat_arrays(parts).take(pa.array(places)), types
+
+
 def _mark_strange_nans(doubles: pa.Array, odd: Mask) -> None:
     if doubles.null_count == len(doubles):
         return
-    numbers = doubles.to_numpy(zero_copy_only=False)  # nulls become NaN, the plain one
-    nans = np.isnan(numbers)
+    numbers = np.frombuffer(doubles.buffers()[1], np.float64, len(doubles), doubles.offset * 8)
+    nans = np.isnan(numbers)  # of what lies in the place of a null too
     if nans.any():
         odd |= nans & (numbers.view(np.uint64) != _PLAIN_NAN) & valid(doubles)
 

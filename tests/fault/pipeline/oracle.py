@@ -77,9 +77,11 @@ class Oracle:
         with self._changed:
             return max(self._acknowledged[topic], default=-1) + 1
 
-    def check(self, tables: Tables, topic: TopicName, stream_id: str | None = None) -> TopicTable:
+    def check(
+        self, tables: Tables, topic: TopicName, stream_id: str | None = None, *, table: TopicName | None = None
+    ) -> TopicTable:
         """The table holds what was acknowledged, each message once and where it was, and nothing else."""
-        found = tables.find(topic)
+        found = tables.find(table or topic)
         assert found is not None, f"{topic} has no table"
         with self._changed:
             acknowledged = dict(self._acknowledged[topic])

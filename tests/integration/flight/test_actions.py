@@ -25,9 +25,12 @@ DESCRIPTION = {
     "partition_by",
     "sort_by",
     "committed_offset",
+    "quarantined",
     "storage",
     "uploaded_offset",
     "cloud_start_offset",
+    "format",
+    "parquet_offset",
 }
 ACTIONS = {
     "create_topic",
@@ -37,6 +40,7 @@ ACTIONS = {
     "delete_topic",
     "open_producer",
     "stats",
+    "tenant_stats",
     "ping",
     "backlog",
     "cut_range",

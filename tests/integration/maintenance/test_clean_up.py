@@ -7,9 +7,11 @@ from pathlib import Path
 from tests.integration.maintenance.conftest import Keep
 from tests.topics import Topics
 
+from icestream.model.frames import Frame
 from icestream.pipeline.maintenance.report import Step
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
+from icestream.table.quarantine import FOLDER, put_aside, read_frame
 
 DAY_SECONDS = 86_400
 
@@ -110,3 +112,20 @@ def test_all_tables_of_the_catalog_are_found_and_kept(topics: Topics, maintenanc
     assert (report.after.files, report.after.snapshots, report.after.manifests) == (1, 1, 1)
     verified = topics.verify(topic)
     assert verified.is_sound, verified.findings
+
+
+def test_what_is_in_quarantine_is_no_orphan(topics: Topics, maintenance: Keep) -> None:
+    topic = topics.create("clean/aside")
+    table = topics.fill(topic, 2)
+    end = table.ledger.committed_offset
+    frame = Frame(end, 3, 0, table.ledger.epoch, "", 0, 1, 0, b"cannot be opened")
+    entry = put_aside(table, frame, first_offset=end, reason="a test", schema=None)
+    table = table.commit([], start=end, end=end + 3, epoch=table.ledger.epoch, quarantined=[entry])
+    kept = [path for path in files_of(table) if path.parent.name == FOLDER]
+    assert len(kept) == 2
+    for path in kept:
+        os.utime(path, (time.time() - 40 * DAY_SECONDS,) * 2)
+    (report,) = maintenance().run([topic], [Step.ORPHANS])
+    assert report.errors == []
+    assert all(path.exists() for path in kept)
+    assert read_frame(topics.table(topic), entry).body == b"cannot be opened"

@@ -10,7 +10,7 @@ from tests.hostile_names import hostile_names
 from tests.integration.otlp.conftest import OpenDoors, opened
 from tests.otlp_requests import add, request, serialized
 
-from icestream.config import TelemetrySettings
+from icestream.config import AuthSettings, TelemetrySettings
 from icestream.model.messages import MESSAGE_SCHEMA
 from icestream.telemetry import Signal, topic_schema
 
@@ -59,7 +59,7 @@ class TestRefusals:
     def test_with_tokens(
         self, open_doors: OpenDoors, door: str, headers: dict[str, str], outcome: str, tenant: str | None
     ) -> None:
-        doors = open_doors(telemetry=TelemetrySettings(tokens=TOKENS))
+        doors = open_doors(auth=AuthSettings(tokens=TOKENS))
         for signal in Signal:
             found = doors.send(door, signal, serialized(signal), **headers)
             assert found.code == CODES[outcome][door]
@@ -160,7 +160,7 @@ class TestManyTenantsInARequest:
         assert doors.send(door, Signal.LOGS, only_acme).code == CODES["full"][door]
 
     def test_a_tenants_own_token_does_not_write_elsewhere(self, open_doors: OpenDoors, door: str, mixed: bytes) -> None:
-        doors = open_doors(telemetry=TelemetrySettings(tenant_attribute="tenant", tokens=TOKENS))
+        doors = open_doors(telemetry=TelemetrySettings(tenant_attribute="tenant"), auth=AuthSettings(tokens=TOKENS))
         outcome = doors.send(door, Signal.LOGS, mixed, **bearer(ACME))
         partial = ExportLogsServiceResponse.FromString(outcome.body).partial_success
         assert (outcome.ok, partial.rejected_log_records) == (True, 3)

@@ -21,6 +21,7 @@ ENTRY = {
     "bytes",
     "awaited_end",
     "error",
+    "format",
 }
 
 

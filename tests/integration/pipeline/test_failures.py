@@ -204,7 +204,7 @@ def test_a_topic_that_takes_workers_down_takes_no_other_topic_with_it(pipelines:
     for name in names:
         pipelines.publish(name, [name.encode()])
     jobs = Crashing("poison")
-    runner = pipelines.runner(jobs)
+    runner = pipelines.runner(jobs, pipeline={"quarantine_after": 0})
     figures = runner.drain(threading.Event())
     assert "a worker died" in str(figures.topics[pipelines.topic("poison")].error)
     for name in names:

@@ -137,7 +137,7 @@ def test_a_light_install_has_the_commands_of_a_client() -> None:
         "        print(error.message)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    client = {"topic", "produce", "consume", "sql", "subscription", "stats", "top"}
+    client = {"topic", "produce", "consume", "sql", "trace", "logs", "subscription", "stats", "top"}
     assert result.stdout.splitlines() == [
         f"{name} works" if name in client else f"{name} needs the broker part: pip install 'icestream[broker]'"
         for name in COMMANDS

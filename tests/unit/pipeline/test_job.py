@@ -15,7 +15,7 @@ NAMES = [TopicName("test", f"t{number}") for number in range(8)]
 
 
 def work(topic: TopicName) -> Work:
-    return Work(FromBroker("grpc://nowhere"), topic, "stream", None, 1)  # type: ignore[arg-type]  # nobody writes here
+    return Work(FromBroker("grpc://nowhere"), topic, "stream", (), 1)  # nobody writes here
 
 
 @given(

@@ -17,9 +17,10 @@ from icestream.model.errors import (
     OverloadedError,
     TooLargeError,
     TopicNotFoundError,
+    UnauthenticatedError,
 )
 from icestream.server.otlp.status import Status, status_of
-from icestream.telemetry.errors import RateLimitedError, TenantRefusedError, UnauthenticatedError
+from icestream.telemetry.errors import RateLimitedError, TenantRefusedError
 
 CODES = grpc.StatusCode
 RETRYABLE_HTTP = {429, 502, 503, 504}

@@ -195,11 +195,11 @@ def test_objects_of_a_table_topic_go_by_what_the_catalog_says_now(
         class ledger:  # noqa: N801 - stands in for an attribute
             committed_offset = 4
 
-    def find() -> type[Table]:
+    def find() -> list[type[Table]]:
         asked.append("catalog")
-        return Table
+        return [Table]
 
-    monkeypatch.setattr(topic, "find_table", find)
+    monkeypatch.setattr(topic, "find_fed_tables", find)
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 0
     assert not asked  # nothing was known to be in the table
     topic.committed = Committed(9)
@@ -207,7 +207,29 @@ def test_objects_of_a_table_topic_go_by_what_the_catalog_says_now(
     assert not asked  # nothing had had its time
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 1
     assert shelf.ranges == [(3, 6), (6, 9)]
-    monkeypatch.setattr(topic, "find_table", lambda: None)
+    monkeypatch.setattr(topic, "find_fed_tables", lambda: [None])
+    assert prune_objects([topic], CLOUD_OLD, FAR_US) == 0
+
+
+def test_objects_stay_while_one_of_two_tables_lacks_their_messages(
+    storage: IcebergStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = filled(storage)
+    shelf = uploaded(topic, 3, 6, 9)
+
+    class Full:
+        class ledger:  # noqa: N801 - stands in for an attribute
+            committed_offset = 9
+
+    class Behind:
+        class ledger:  # noqa: N801 - as above
+            committed_offset = 3
+
+    topic.committed = Committed(9)
+    monkeypatch.setattr(topic, "find_fed_tables", lambda: [Full, Behind])
+    assert prune_objects([topic], CLOUD_OLD, FAR_US) == 1
+    assert shelf.ranges == [(3, 6), (6, 9)]
+    monkeypatch.setattr(topic, "find_fed_tables", lambda: [Full, None])
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 0
 
 
@@ -266,7 +288,7 @@ def test_a_catalog_that_is_away_holds_up_no_topic_that_needs_none(
     shelves = [uploaded(topic, 3, 6, storage_kind=kind) for topic, kind in zip(topics, kinds, strict=True)]
     for topic in topics:
         topic.committed = Committed(10)
-    monkeypatch.setattr(Topic, "find_table", away)
+    monkeypatch.setattr(Topic, "find_fed_tables", away)
     assert prune_objects(topics, CLOUD_OLD, FAR_US) == 1
     assert [len(shelf.ranges) for shelf in shelves] == [2, 2, 1]
     assert asked == ["a/a"], "a catalog that is away is asked once a round"

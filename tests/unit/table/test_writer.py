@@ -13,7 +13,7 @@ from icestream.model.errors import CatalogUnavailableError, DamagedError, Invali
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.table import TopicTable, WrittenFile
-from icestream.table.writer import row_groups
+from icestream.table.writer import RowGroups
 
 MIB = 1024 * 1024
 
@@ -121,10 +121,11 @@ def test_single_messages_are_gathered_to_row_groups(open_table: OpenTable) -> No
 def test_row_groups_neither_lose_nor_add_rows() -> None:
     batches = [messages(0, 7), messages(7, 7), messages(7, 1000, b"y" * 50), messages(1000, 1001)]
     for size in (1, 100, 10_000, 10**9):
-        rows = [
-            offset for group in row_groups(batches, size) for batch in group for offset in batch["offset"].to_pylist()
-        ]
-        assert rows == list(range(1001))
+        groups = RowGroups(size)
+        gathered = [group for batch in batches for group in groups.add(batch)] + [groups.rest()]
+        assert [offset for group in gathered for batch in group for offset in batch["offset"].to_pylist()] == list(
+            range(1001)
+        )
 
 
 def test_lost_messages_leave_a_hole(open_table: OpenTable) -> None:

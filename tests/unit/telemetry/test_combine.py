@@ -1,6 +1,7 @@
 """Requests that wait together are stored together, and each gets its own answer."""
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
@@ -59,6 +60,29 @@ def test_requests_for_one_topic_that_wait_together_become_one_batch() -> None:
     assert [target for target, _ in stage.published] == [LOGS, TRACES]
     assert sorted(stage.published[1][1]) == sorted(b"01234567")
     assert sum(future.result()[0] for future in answers) == len(b"first") + 8
+
+
+def test_nobody_is_answered_before_the_rows_are_stored() -> None:
+    stage = Stage()
+    store, publish = stage.combiner.store, stage.publish
+    too_early: list[bytes] = []
+
+    def slow_publish(target: Target, rows: pa.RecordBatch) -> None:
+        time.sleep(0.05)  # for whoever would not wait
+        publish(target, rows)
+
+    def watched(target: Target, request: bytes) -> tuple[int, int]:
+        stored = store(target, request)
+        if not any(request in rows for _, rows in stage.published):
+            too_early.append(request)
+        return stored
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.combiner, "_publish", slow_publish)
+        patch.setattr(stage.combiner, "store", watched)
+        answers = stage.run(*[(TRACES, b"%d" % number) for number in range(8)])
+    assert [future.exception() for future in answers] == [None] * 9
+    assert too_early == []
 
 
 def test_topics_are_not_mixed() -> None:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import structlog
 
 from icestream.config import Settings
-from icestream.model.errors import IcestreamError, IncompatibleTableError, TopicNotFoundError
+from icestream.model.errors import IcestreamError, IncompatibleTableError, InvalidRequestError, TopicNotFoundError
+from icestream.model.formats import copy_of
 from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.plan import Limits
 from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
@@ -90,6 +91,13 @@ class Maintenance:
 
     def _job(self, topic: TopicName) -> Job:
         table = self._tables.find(topic)
+        if table is None and self._tables.find(copy_of(topic)) is not None:
+            raise InvalidRequestError(
+                "the topic is kept as plain Parquet files, which maintenance leaves as they are: "
+                "who reads them sees every file in their folders",
+                operation="maintain",
+                place=str(topic),
+            )
         if table is None:
             raise TopicNotFoundError("the topic has no table", operation="maintain", place=str(topic))
         assert table.ledger  # a table without one is none of ours, and raises

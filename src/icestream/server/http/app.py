@@ -11,8 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.query import BrokerTopics, QueryEngine
+from icestream.server.access import callers_of
+from icestream.server.http.admission import admit
 from icestream.server.http.cloud import CloudApi
 from icestream.server.http.consumers import Consumers
 from icestream.server.http.description import DescriptionApi
@@ -31,9 +34,11 @@ from icestream.server.http.receiving import ReceivingApi
 from icestream.server.http.sql import SqlApi
 from icestream.server.http.subscriptions import SubscriptionsApi
 from icestream.server.http.system import SystemApi
+from icestream.server.http.tenants import TenantsApi
 from icestream.server.http.topics import TopicsApi
 from icestream.server.http.websocket import SocketApi
 from icestream.server.metrics import BrokerMetrics
+from icestream.server.tenant_figures import TenantFigures
 from icestream.storage import IcebergStorage
 
 
@@ -45,14 +50,19 @@ def http_app(
     ready: Callable[[], bool],
     doors: Callable[[], dict[str, str]],
     queries: QueryEngine | None = None,
+    callers: Callers | None = None,
 ) -> Starlette:
-    """`app.state.closing` is an event that ends all waiting; `app.state.operations` is what the routes were made of."""
+    """The application; `callers` are by default those to whom the settings give tokens.
+
+    `app.state.closing` is an event that ends all waiting; `app.state.operations` is what the routes were made of.
+    """
+    callers = callers or callers_of(storage)
     closing = asyncio.Event()
     max_requests = storage.settings.server.max_connections
     consumers = Consumers(
         max_consumers=max_requests, session_timeout_ms=storage.settings.subscriptions.session_timeout_ms
     )
-    sockets = SocketApi(storage, metrics, consumers, closing)
+    sockets = SocketApi(storage, metrics, consumers, closing, callers)
     description = DescriptionApi(lambda: operations, version)
     operations = [
         *TopicsApi(storage).operations(),
@@ -63,10 +73,11 @@ def http_app(
         *ReceivingApi(storage, metrics, consumers, closing).operations(),
         *EventsApi(storage, metrics, consumers, closing).operations(),
         *sockets.operations(),
+        *TenantsApi(metrics.tenants or TenantFigures(storage, metrics.pipeline)).operations(),
         *SystemApi(storage, metrics, version=version, ready=ready, doors=doors).operations(),
         *description.operations(),
     ]
-    routes: list[BaseRoute] = [*routes_of(operations), *sockets.routes()]
+    routes: list[BaseRoute] = [*routes_of(operations, callers), *sockets.routes()]
     app = Starlette(
         routes=routes,
         middleware=[Middleware(Gate, metrics=metrics, max_requests=max_requests)],
@@ -80,11 +91,11 @@ def http_app(
     return app
 
 
-def routes_of(operations: list[Operation]) -> list[Route]:
+def routes_of(operations: list[Operation], callers: Callers) -> list[Route]:
     """One route a path: so a wrong method is answered with all that the path has."""
     routes = []
     for path, found in groupby(sorted(operations, key=lambda operation: operation.path), lambda entry: entry.path):
-        handlers = {operation.method: _answering(operation.handler, operation.name) for operation in found}
+        handlers = {operation.method: _answering(operation.handler, operation.name, callers) for operation in found}
         routes.append(Route(path, _by_method(handlers), methods=list(handlers)))
     return routes
 
@@ -96,11 +107,12 @@ def _by_method(handlers: dict[str, Handler]) -> Callable[[Request], Awaitable[Re
     return endpoint
 
 
-def _answering(handler: Handler, name: str) -> Handler:
-    """The handler, with whatever it raises made into an answer."""
+def _answering(handler: Handler, name: str, callers: Callers) -> Handler:
+    """The handler for those who may, with whatever it raises made into an answer."""
 
     async def answer(request: Request) -> Response:
         try:
+            admit(request, callers, name)
             return await handler(request)
         except IcestreamError as error:
             return error_response(error)

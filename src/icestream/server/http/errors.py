@@ -10,6 +10,7 @@ from starlette.responses import Response
 from icestream.model.errors import IcestreamError, InvalidRequestError
 
 RETRY_AFTER_SECONDS = 1
+CHALLENGE = 'Bearer realm="icestream"'
 _MAX_SHOWN = 200
 _MAX_PROBLEMS = 5
 _log = structlog.get_logger(__name__)
@@ -46,6 +47,8 @@ STATUS = {
     "invalid_name": 400,
     "invalid_request": 400,
     "invalid_message": 400,
+    "unauthenticated": 401,
+    "permission_denied": 403,
     "origin_refused": 403,
     "no_such_route": 404,
     "topic_not_found": 404,
@@ -89,6 +92,8 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
 def error_response(error: IcestreamError, headers: dict[str, str] | None = None) -> Response:
     status = STATUS.get(error.code, 500)
     headers = dict(headers or {})
+    if status == 401:  # noqa: PLR2004
+        headers["WWW-Authenticate"] = CHALLENGE
     if error.retryable and status in (429, 503, 507):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return json_response({"error": error.to_dict()}, status, headers)

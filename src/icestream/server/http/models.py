@@ -191,9 +191,12 @@ class Topic(Model):
     partition_by: list[str] = Field(description="Partitions of the table.")
     sort_by: list[str] = Field(description="Columns that the table's files are sorted by; none: the offset.")
     committed_offset: int | None = Field(description="Messages below it are in the table; null if not known yet.")
+    quarantined: int = Field(description="Frames below it that are not in the table, and were put aside.")
     storage: str = Field(description="`table`, or `log` for a topic without a table.")
     uploaded_offset: int | None = Field(description="Messages below it are in the cloud; null without an object store.")
     cloud_start_offset: int | None = Field(description="First offset that the cloud has; null where it has none.")
+    format: str | None = Field(description="`iceberg`, `parquet` or `both`: what messages are written as.")
+    parquet_offset: int | None = Field(description="Messages below it are in plain Parquet files; null without any.")
 
 
 class Topics(Model):
@@ -215,9 +218,13 @@ class TopicFigures(Model):
     last_publish_time_us: int | None
     committed_offset: int | None = Field(description="Messages below it are in the table; null if not known yet.")
     snapshot_id: int | None = Field(description="The table's snapshot when that was read.")
+    quarantined: int = Field(description="Frames that are not in the table, and were put aside.")
     table_lag_messages: int | None = Field(description="Messages that are not in the table yet.")
     table_lag_bytes: int | None = Field(description="About their bytes.")
     table_lag_seconds: float | None = Field(description="Age of the oldest of them.")
+    format: str | None = Field(description="`iceberg`, `parquet` or `both`: what messages are written as.")
+    parquet_offset: int | None = Field(description="Messages below it are in plain Parquet files; null without any.")
+    parquet_lag_messages: int | None = Field(description="Messages that are not in plain files yet.")
     storage: str = Field(description="`table`, or `log` for a topic without a table.")
     uploaded_offset: int | None = Field(description="Messages below it are in the cloud; null without an object store.")
     upload_lag_messages: int | None = Field(description="Messages that are not in the cloud yet.")

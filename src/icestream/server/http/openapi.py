@@ -9,14 +9,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from icestream.model.names import MAX_PART_LENGTH
+from icestream.server.access import OPERATIONS, Access
 from icestream.server.http.models import Error
 from icestream.server.http.operations import JSON, Answer, Content, Operation
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _TEXT = (
     "Topics, messages and figures of an icestream broker. Every error is the same JSON object and says what helps. "
-    "Unknown fields and parameters are refused."
+    "Unknown fields and parameters are refused. Where tokens are given out (`auth.tokens`), most of it "
+    "needs one."
 )
+_TOKENS = {"token": {"type": "http", "scheme": "bearer"}}
 
 
 def openapi_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
@@ -29,11 +32,13 @@ def openapi_document(operations: Sequence[Operation], version: str) -> dict[str,
         "servers": [{"url": "/"}],
         "tags": [{"name": group} for group in dict.fromkeys(operation.group for operation in operations)],
         "paths": paths,
-        "components": {"schemas": _schemas(operations)},
+        "components": {"schemas": _schemas(operations), "securitySchemes": _TOKENS},
     }
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
+    is_open = OPERATIONS.get(operation.name) is Access.OPEN
+    errors = sorted({*operation.errors, *(() if is_open else (401, 403))})
     described: dict[str, Any] = {
         "operationId": operation.name,
         "tags": [operation.group],
@@ -41,10 +46,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
         "responses": {
             **{str(status): _answer(answer) for status, answer in operation.answers.items()},
-            **{str(status): _answer(Answer(HTTPStatus(status).phrase, {JSON: Error})) for status in operation.errors},
+            **{str(status): _answer(Answer(HTTPStatus(status).phrase, {JSON: Error})) for status in errors},
             "default": _answer(Answer("Any other error", {JSON: Error})),
         },
     }
+    if not is_open:
+        described["security"] = [{name: []} for name in _TOKENS]
     if operation.details:
         described["description"] = operation.details
     if operation.body is not None:

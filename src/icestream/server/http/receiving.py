@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from icestream.model.errors import InvalidRequestError
+from icestream.server.access import check_dead_letters
+from icestream.server.http.admission import caller_of
 from icestream.server.http.arrow import write_stream
 from icestream.server.http.bodies import json_body
 from icestream.server.http.consumers import Consumers, KeptConsumer
@@ -195,5 +197,11 @@ class ReceivingApi:
         return body, self._consumers.find(body.consumer, subscription, operation=operation)
 
     async def _subscription(self, request: Request) -> Subscription:
-        topic, name = topic_name(request), subscription_name(request)
-        return await run_in_threadpool(self._storage.subscriptions.get, topic, name)
+        topic, name, caller = topic_name(request), subscription_name(request), caller_of(request)
+
+        def run() -> Subscription:
+            found = self._storage.subscriptions.get(topic, name)
+            check_dead_letters(self._storage, caller, topic, name, found.options, operation="receive")
+            return found
+
+        return await run_in_threadpool(run)

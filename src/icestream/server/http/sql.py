@@ -8,8 +8,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from icestream.model.callers import Caller
 from icestream.model.json_rows import json_rows
 from icestream.query import Query, QueryEngine
+from icestream.server.http.admission import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
 from icestream.server.http.models_sql import Sql, SqlRows
@@ -45,10 +47,11 @@ class SqlApi:
         refuse_query(request, operation="sql")
         asked = await json_body(request, Sql, self._storage.budget, operation="sql")
         async with ends_of(request, self._closing) as ends:
-            return await run_in_threadpool(self._answer, asked, lambda: any(end.done() for end in ends))
+            caller = caller_of(request)
+            return await run_in_threadpool(self._answer, asked, caller, lambda: any(end.done() for end in ends))
 
-    def _answer(self, asked: Sql, cancelled: Callable[[], bool]) -> Response:
-        with self._queries.run(asked.sql, fresh=asked.fresh, cancelled=cancelled) as query:
+    def _answer(self, asked: Sql, caller: Caller, cancelled: Callable[[], bool]) -> Response:
+        with self._queries.run(asked.sql, fresh=asked.fresh, caller=caller, cancelled=cancelled) as query:
             rows, is_cut = self._first_rows(query)
         columns = [{"name": field.name, "type": str(field.type)} for field in query.schema]
         return json_response({"columns": columns, "rows": rows, "truncated": is_cut})

@@ -4,6 +4,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from icestream.model.errors import SubscriptionNotFoundError
+from icestream.server.access import check_dead_letters
+from icestream.server.http.admission import caller_of
 from icestream.server.http.deliveries import check_has_json
 from icestream.server.http.models_subscriptions import SubscribeQuery
 from icestream.server.http.reading import parse_start
@@ -24,7 +26,7 @@ async def open_subscription(
 ) -> Subscription:
     """The subscription that a path names, made where it is missing; what the query says of it is changed."""
     topic, name = topic_name(connection), subscription_name(connection)
-    start = parse_start(query.start)
+    start, caller = parse_start(query.start), caller_of(connection)
     given = query.model_dump(include={"type", "filter"}, exclude_none=True)
 
     def run() -> Subscription:
@@ -34,6 +36,7 @@ async def open_subscription(
         except SubscriptionNotFoundError:
             before = SubscriptionOptions()
         options = SubscriptionOptions.from_json({**before.to_json(), **given})
+        check_dead_letters(storage, caller, topic, name, options, operation=operation)
         subscription = subscriptions.open(topic, name, options, start=start)
         check_has_json(subscription, operation=operation)
         return subscription

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from icestream.model.errors import SubscriptionNotFoundError
 from icestream.model.names import check_part
 from icestream.model.offsets import StartPosition
+from icestream.server.access import check_dead_letters
+from icestream.server.http.admission import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import Model
@@ -122,7 +124,7 @@ class SubscriptionsApi:
         refuse_query(request, operation=operation)
         topic, name = topic_name(request), subscription_name(request)
         body = await json_body(request, PutSubscription, self._storage.budget, operation=operation)
-        start = position_of(body.start)
+        start, caller = position_of(body.start), caller_of(request)
 
         def run() -> tuple[dict[str, Any], int]:
             subscriptions = self._storage.subscriptions
@@ -130,7 +132,9 @@ class SubscriptionsApi:
                 before, status = subscriptions.get(topic, name).options, 200
             except SubscriptionNotFoundError:
                 before, status = SubscriptionOptions(), 201
-            return description(subscriptions.open(topic, name, _changed(before, body), start=start)), status
+            options = _changed(before, body)
+            check_dead_letters(self._storage, caller, topic, name, options, operation=operation)
+            return description(subscriptions.open(topic, name, options, start=start)), status
 
         return json_response(*await run_in_threadpool(run))
 

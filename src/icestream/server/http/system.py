@@ -8,7 +8,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from icestream.model.callers import Caller
 from icestream.model.errors import UnavailableError
+from icestream.server.access import topics_of
+from icestream.server.http.admission import caller_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import Doors, Health, Stats, StatsQuery
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
@@ -103,18 +106,22 @@ class SystemApi:
 
     async def stats(self, request: Request) -> Response:
         query = parse_query(request, StatsQuery, operation="stats")
-        return json_response(await run_in_threadpool(self._figures, query))
+        return json_response(await run_in_threadpool(self._figures, query, caller_of(request)))
 
-    def _figures(self, query: StatsQuery) -> dict[str, Any]:
+    def _figures(self, query: StatsQuery, caller: Caller) -> dict[str, Any]:
         storage = self._storage
-        found = [storage.topic(query.topic)] if query.topic else storage.topics.find(query.prefix)
+        if query.topic:
+            found = [storage.topic(caller.check_topic(query.topic, operation="stats"))]
+        else:
+            found = topics_of(storage, caller, query.prefix)
         opened = found if query.topic else [topic for topic in found if topic.opened_log is not None]
         topics, next_after = page_of(opened, query)
+        visible = topics_of(storage, caller)
         return {
             "broker": {
                 "version": self._version,
-                "topics": len(storage.topics),
-                "open_topics": len(storage.topics.opened()),
+                "topics": len(visible),
+                "open_topics": sum(topic.opened_log is not None for topic in visible),
                 "cache_bytes": storage.cache.nbytes,
                 "open_files": storage.files.open_count,
                 "in_flight_bytes": storage.budget.used_bytes,

@@ -8,6 +8,8 @@ from starlette.responses import Response
 
 from icestream.model.errors import TopicExistsError
 from icestream.model.names import TopicName, check_part
+from icestream.server.access import topics_of
+from icestream.server.http.admission import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import CreateTopic, DeleteQuery, Topics, TopicsQuery, UpdateTopic
@@ -95,9 +97,10 @@ class TopicsApi:
 
     async def list(self, request: Request) -> Response:
         query = parse_query(request, TopicsQuery, operation="list topics")
+        caller = caller_of(request)
 
         def run() -> dict[str, Any]:
-            topics, next_after = page_of(self._storage.topics.find(query.prefix), query)
+            topics, next_after = page_of(topics_of(self._storage, caller, query.prefix), query)
             # Opening no log: so a damaged topic cannot hide the others either.
             return {"topics": [topic.describe(open_log=False) for topic in topics], "next_after": next_after}
 
@@ -106,6 +109,7 @@ class TopicsApi:
     async def create(self, request: Request) -> Response:
         refuse_query(request, operation="create topic")
         body = await json_body(request, CreateTopic, self._storage.budget, operation="create topic")
+        caller_of(request).check_topic(body.topic, operation="create topic")
 
         def run() -> tuple[dict[str, Any], int]:
             topics = self._storage.topics

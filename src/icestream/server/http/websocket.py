@@ -16,7 +16,9 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.server.http.admission import admit
 from icestream.server.http.bodies import parse_json
 from icestream.server.http.consumers import Consumers, KeptConsumer
 from icestream.server.http.deliveries import delivered_as_json, ranges_of
@@ -35,6 +37,7 @@ SOCKET_PATH = f"{SUBSCRIPTION_PATH}/ws"
 CODE_BASE = 4000
 GOING_AWAY = 1001
 _OPERATION = "websocket"
+_SOCKET = "subscription_socket"
 _WAIT_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
 
@@ -47,9 +50,15 @@ class UpgradeRequiredError(IcestreamError):
 
 class SocketApi:
     def __init__(
-        self, storage: IcebergStorage, metrics: BrokerMetrics, consumers: Consumers, closing: asyncio.Event
+        self,
+        storage: IcebergStorage,
+        metrics: BrokerMetrics,
+        consumers: Consumers,
+        closing: asyncio.Event,
+        callers: Callers,
     ) -> None:
         self._storage = storage
+        self._callers = callers
         self._metrics = metrics
         self._consumers = consumers
         self._closing = closing
@@ -60,7 +69,7 @@ class SocketApi:
             Operation(
                 "GET",
                 SOCKET_PATH,
-                "subscription_socket",
+                _SOCKET,
                 "subscriptions",
                 "Receive messages of a subscription over a WebSocket",
                 self.refuse,
@@ -83,6 +92,7 @@ class SocketApi:
 
     async def serve(self, socket: WebSocket) -> None:
         try:
+            admit(socket, self._callers, _SOCKET)
             check_origin(socket, self._origins, operation=_OPERATION)
         except IcestreamError as error:
             await error_response(error)(socket.scope, socket.receive, socket.send)

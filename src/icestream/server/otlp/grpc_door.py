@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from icestream.model.errors import OverloadedError, UnavailableError
+from icestream.model.errors import UnavailableError
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.otlp.receiver import Receiver
 from icestream.server.otlp.status import Status, status_of
@@ -97,17 +97,14 @@ class GrpcDoor:
 
     def _answer(self, signal: Signal, request: bytes, context: grpc.ServicerContext) -> bytes:
         headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        sender = self._receiver.identify(headers)
-        budget = self._receiver.budget
-        try:
+        receiver, budget = self._receiver, self._receiver.budget
+        sender = receiver.identify(headers, signal)
+        with receiver.counting(signal, sender):
             budget.take(len(request))
-        except OverloadedError as error:
-            self._metrics.refused(error.code)
-            raise
-        try:
-            answer: bytes = self._receiver.export(signal, sender, request).SerializeToString()
-        finally:
-            budget.give_back(len(request))
+            try:
+                answer: bytes = receiver.export(signal, sender, request).SerializeToString()
+            finally:
+                budget.give_back(len(request))
         return answer
 
 

@@ -60,12 +60,13 @@ class _Export:
 
     async def _answer(self, request: Request) -> Response:
         receiver = self._receiver
-        sender = receiver.identify(request.headers)
-        kind = check_media_type(request, PROTOBUF, JSON, operation=_OPERATION)
-        codec = check_encoding(request.headers.get("content-encoding", ""))
-        max_bytes = receiver.options.max_request_bytes
-        async with bounded_body(request, max_bytes=max_bytes, budget=receiver.budget, operation=_OPERATION) as body:
-            content = await run_in_threadpool(self._export, sender, kind, codec, body)
+        sender = receiver.identify(request.headers, self._signal)
+        with receiver.counting(self._signal, sender):
+            kind = check_media_type(request, PROTOBUF, JSON, operation=_OPERATION)
+            codec = check_encoding(request.headers.get("content-encoding", ""))
+            max_bytes = receiver.options.max_request_bytes
+            async with bounded_body(request, max_bytes=max_bytes, budget=receiver.budget, operation=_OPERATION) as body:
+                content = await run_in_threadpool(self._export, sender, kind, codec, body)
         return Response(content, media_type=kind)
 
     def _export(self, sender: Sender, kind: str, codec: str | None, body: bytearray) -> bytes:

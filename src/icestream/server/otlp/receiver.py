@@ -1,6 +1,7 @@
 """What both doors do with a request, once they have its bytes."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -26,25 +27,30 @@ class Receiver:
     def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics) -> None:
         self._ingest = Ingest(storage)
         self._metrics = metrics
+        if metrics.tenants is not None:
+            metrics.tenants.received = self._ingest.statistics
         self.budget = storage.budget
         self.options = self._ingest.options
         self.max_requests = storage.settings.server.max_connections
 
-    def identify(self, headers: Mapping[str, str]) -> Sender:
-        try:
+    def identify(self, headers: Mapping[str, str], signal: Signal) -> Sender:
+        with self.counting(signal, None):
             return self._ingest.tenants.identify(headers)
+
+    @contextlib.contextmanager
+    def counting(self, signal: Signal, sender: Sender | None) -> Iterator[None]:
+        """Count a request as refused if it is; doors do all that they do with one in here."""
+        try:
+            yield
         except IcestreamError as error:
             self._metrics.refused(error.code)
+            self._ingest.statistics.refused(sender.tenant if sender is not None else None, signal, error.code)
             raise
 
     def export(self, signal: Signal, sender: Sender, request: bytes, *, is_json: bool = False) -> Any:
         """The response, as a message; it is made when the request is durable."""
         started = perf_counter()
-        try:
-            stored = self._ingest.store(signal, sender, request, is_json=is_json)
-        except IcestreamError as error:
-            self._metrics.refused(error.code)
-            raise
+        stored = self._ingest.store(signal, sender, request, is_json=is_json)
         if stored.rows:
             self._metrics.published(stored.rows, stored.nbytes, perf_counter() - started)
         kind, counter = _RESPONSES[signal]

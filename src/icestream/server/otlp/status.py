@@ -20,6 +20,7 @@ _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 _MAX_TEXT = 500  # statuses travel in HTTP/2 headers, which are small
 _FINAL = {
     "unauthenticated": (grpc.StatusCode.UNAUTHENTICATED, 401),
+    "permission_denied": (grpc.StatusCode.PERMISSION_DENIED, 403),
     "tenant_refused": (grpc.StatusCode.PERMISSION_DENIED, 403),
     "invalid_name": (grpc.StatusCode.INVALID_ARGUMENT, 400),
     "invalid_request": (grpc.StatusCode.INVALID_ARGUMENT, 400),

@@ -9,6 +9,7 @@ What is proved, for each topic:
   the table's own properties;
 - the rows of each file are in offset order (or its row groups sorted, where the topic asks for it), its description
   tells the truth, and in a table without partitions no two files overlap;
+- where a topic has plain Parquet files as well, or instead, the table that describes them holds all this too;
 - the log itself can be read to its end, every frame checked; one that is known to have been there is there;
 - the objects in the cloud follow on each other, their head counts them rightly, each is there with its size, and every
   frame, trailer and index in them is sound; where the log holds the same messages, they are equal.

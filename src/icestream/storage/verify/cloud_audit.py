@@ -11,11 +11,13 @@ from icestream.cloud import Head, ObjectDescriptor, ObjectInfo
 from icestream.cloud.names import ObjectName, stream_prefix, topic_key
 from icestream.model.errors import DamagedError
 from icestream.model.frames import MESSAGES_SCHEMA_ID
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import MESSAGE_SCHEMA, stream_batches
 from icestream.storage.cloud import TopicCloud
 from icestream.storage.record import topic_schema
 from icestream.storage.verify.cloud_object import ObjectCheck, read_trailer
 from icestream.storage.verify.findings import Finding, Kind, Verification
+from icestream.storage.verify.quarantine import not_aside, rows_not_aside
 
 _MAX_NOTES = 20
 
@@ -102,13 +104,16 @@ class CloudAudit:
         if len(self._report.notes) < _MAX_NOTES:
             self._report.notes.append(f"no record names the object {info.key} of {info.size} bytes: {why}")
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The messages of all objects in offset order. An object that is damaged is told of and passed over."""
+    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+        """The messages of all objects in offset order. An object that is damaged is told of and passed over.
+
+        Frames that are `aside` are checked and left out undecoded.
+        """
         for descriptor in self.objects:
             if descriptor in self.unreadable:
                 continue
             try:
-                yield from self._object_batches(descriptor)
+                yield from self._object_batches(descriptor, aside)
             except DamagedError as error:
                 if self._is_pruned(descriptor):
                     self.first_offset = descriptor.end_offset
@@ -117,12 +122,15 @@ class CloudAudit:
                 first = error.details.get("first_offset", descriptor.first_offset)
                 self._add("damaged", error.message, first, descriptor.end_offset - 1, error.place)
 
-    def _object_batches(self, descriptor: ObjectDescriptor) -> Iterator[pa.RecordBatch]:
+    def _object_batches(self, descriptor: ObjectDescriptor, aside: LostRanges) -> Iterator[pa.RecordBatch]:
         store = self._cloud.store
         trailer = read_trailer(store, descriptor)
         schemas = {number: topic_schema(text) for number, text in trailer.schemas.items()}
         frames = (frame for _, frame in ObjectCheck(store, descriptor, trailer.index))
-        yield from stream_batches(frames, {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas})
+        for batch in stream_batches(not_aside(frames, aside), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
+            kept = rows_not_aside(batch, aside)
+            if kept.num_rows:
+                yield kept
 
     def _is_pruned(self, descriptor: ObjectDescriptor) -> bool:
         """Whether retention took the record since the list was read."""

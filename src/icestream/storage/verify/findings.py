@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from icestream.model.names import TopicName
+from icestream.model.quarantine import Quarantined
 
 MAX_FINDINGS = 100
 """Of one topic; more are counted."""
@@ -52,8 +53,14 @@ class Verification:
     """Rows that were compared with their messages."""
     lost: int = 0
     """Messages that a repair of the log has given up; the table may still have them."""
+    quarantined: list[Quarantined] = field(default_factory=list)
+    """Frames that are in files of their own and not in the table: nothing that is wrong with what is checked here."""
     waiting: int = 0
     """Messages of the log that are not in the table yet."""
+    parquet_offset: int | None = None
+    """As `committed_offset`, of the topic's plain Parquet files; None where it has none."""
+    parquet_files: int = 0
+    parquet_rows: int = 0
     findings: list[Finding] = field(default_factory=list)
     further_findings: int = 0
     """Beyond the limit."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import conform, slice_from
 from icestream.model.names import TopicName
 from icestream.storage.verify.cloud_audit import CloudAudit
@@ -45,10 +46,10 @@ class JoinedLog:
     def storage(self) -> str:
         return self.cloud.storage if self.log is None else self.log.storage
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        cloud = Side(self.cloud.batches())
+    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+        cloud = Side(self.cloud.batches(aside))
         if self.log is not None:
-            for batch in self.log.batches():
+            for batch in self.log.batches(aside):
                 yield from self._before(cloud, batch.column(0)[0].as_py())
                 self._compare(cloud, batch)
                 yield batch

@@ -11,10 +11,12 @@ from icestream.client import Client, TopicDescription
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
+from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
 from icestream.model.names import TopicName
 from icestream.storage.record import topic_schema
 from icestream.storage.verify.clouds import Clouds
+from icestream.storage.verify.quarantine import not_aside, rows_not_aside
 from icestream.wal import LocalFiles
 from icestream.wal.inspect import Report, inspect_directory, segment_pieces
 from icestream.wal.segment import segment_offsets
@@ -48,8 +50,11 @@ class LogView(Protocol):
     def problems(self) -> list[str]:
         """What is wrong with the log, known before it is read."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its messages from the first kept to the end, in order; messages that were given up are left out."""
+    def batches(self, aside: LostRanges = NOTHING_LOST, /) -> Iterator[pa.RecordBatch]:
+        """Its messages from the first kept to the end, in order; messages that were given up are left out.
+
+        Frames that are `aside` are left out undecoded: they may be such that nobody can open them.
+        """
 
 
 class Logs(Protocol):
@@ -132,20 +137,34 @@ class _BrokerLog:
     def problems(self) -> list[str]:
         return [] if self.backlog.error is None else [self.backlog.error]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
         """Should the broker prune the log while it is read, reading goes on where the log begins then."""
         start = self.start_offset
         while start < self.durable_end:
-            reader = self.client.read_range(self.topic, self.stream_id, start, self.durable_end)
+            reached = start
             try:
-                yield from reader.batches()
+                for batch in self._read(start, aside):
+                    reached = batch.column(0)[-1].as_py() + 1
+                    yield batch
             except OffsetOutOfRangeError:
                 begins = self.client.describe_topic(self.topic).start_offset
-                if begins <= reader.next_offset:
+                if begins <= reached:
                     raise
                 start = self.pruned_to = begins
             else:
                 return
+
+    def _read(self, start: int, aside: LostRanges) -> Iterator[pa.RecordBatch]:
+        if not aside:
+            yield from self.client.read_range(self.topic, self.stream_id, start, self.durable_end).batches()
+            return
+        reader = self.client.read_frames(self.topic, self.stream_id, start, self.durable_end)
+        for frames in reader:
+            schemas = {number: topic_schema(text) for number, text in reader.schemas.items()}
+            for batch in stream_batches(not_aside(frames, aside), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
+                kept = rows_not_aside(slice_from(batch, start, self.durable_end), aside)
+                if kept.num_rows:
+                    yield kept
 
 
 def _as_backlog(topic: TopicDescription) -> TopicBacklog:
@@ -215,12 +234,13 @@ class _DirectoryLog:
     def problems(self) -> list[str]:
         return [f"{problem.file}, byte {problem.position}: {problem.reason}" for problem in self.report.problems]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+        frames = not_aside(self._frames(), aside)
         schemas = {
             number: topic_schema(text) for number, text in load_stream(self.files, self.directory).schemas.items()
         }
-        for batch in stream_batches(self._frames(), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
-            kept = slice_from(batch, self.start_offset)
+        for batch in stream_batches(frames, {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
+            kept = rows_not_aside(slice_from(batch, self.start_offset), aside)
             if kept.num_rows:
                 yield kept
 

@@ -36,7 +36,9 @@ class Reconciliation:
     report: Verification
     advance: Advance
     lost: LostRanges = NOTHING_LOST
-    """What the table says that it lacks because a repair of the log has given it up."""
+    """What the table says that it lacks because a repair of the log has given it up, or because it is in quarantine."""
+    aside: LostRanges = NOTHING_LOST
+    """What of it is in quarantine: the log's frames of these are not looked into."""
     next_offset: int = 0
     """All below it are accounted for."""
     log_offset: int = 0
@@ -45,7 +47,7 @@ class Reconciliation:
     def run(self, rows: Iterator[pa.RecordBatch]) -> None:
         """Go through the table's rows, and the log to its end."""
         table = Side(rows)
-        log = Side(iter(()) if self.log is None else self.log.batches())
+        log = Side(iter(()) if self.log is None else self.log.batches(self.aside))
         while table.batch is not None or log.batch is not None:
             if log.batch is None:
                 through = table.last
@@ -158,6 +160,7 @@ class Reconciliation:
             self._missing_alone(max(self.next_offset, log_end), self.committed)
         if self.log is not None:
             self.report.lost += max(0, self.log.durable_end - max(self.log_offset, self.log.start_offset))
+        self.report.lost = max(0, self.report.lost - self.aside.messages)  # the log's side has left them out too
 
     def _note_lost(self, begins: int, expected: pa.RecordBatch) -> None:
         """The log leaves out what a repair has given up, and nothing else."""

@@ -1,18 +1,21 @@
 """Verifies one topic."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
+from icestream.model.quarantine import quarantined_ranges
 from icestream.storage.cloud import TopicCloud
 from icestream.storage.verify.cloud_audit import CloudAudit
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.joined import JoinedLog
 from icestream.storage.verify.layout import Layout
 from icestream.storage.verify.logs import LogView
+from icestream.storage.verify.quarantine import check_quarantine
 from icestream.storage.verify.reconcile import Reconciliation
-from icestream.storage.verify.tables import FindTable
+from icestream.storage.verify.tables import FindTable, find_all, note_plain_files, reach
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.ordered import ordered_scan
@@ -44,8 +47,9 @@ def verify_topic(
     try:
         log = find_log(topic)
         known = log.known_committed if log is not None else 0
-        table = tables.find(topic)
-        _check_catalog(known, table, report)
+        found = find_all(topic, tables)
+        table = found[0] if found else None
+        _check_catalog(known, found, report)
         stream_id = log.stream_id if log is not None else table.ledger.stream_id if table is not None else None
         cloud = find_cloud(topic, stream_id)
         audit = CloudAudit(cloud, report) if cloud is not None else None
@@ -58,19 +62,44 @@ def verify_topic(
             report.add(Finding("damaged", "there is neither a log nor a table"))
         if table is not None or joined is not None:
             _note_log(log, report)
-            _verify(joined, table, report, progress)
+            _verify(joined, table, report, progress, also=found[1:])
+        for other in found[1:]:
+            _verify_other(topic, found, other, find_log(topic), cloud, report, progress)
+        note_plain_files(found, report)
     except IcestreamError as error:
         report.add(Finding("unchecked" if error.retryable else "damaged", error.message, place=error.place))
     report.seconds = time.monotonic() - began
     return report
 
 
-def _check_catalog(known: int, table: TopicTable | None, report: Verification) -> None:
+def _check_catalog(known: int, tables: Sequence[TopicTable], report: Verification) -> None:
     """A broker that has seen more in the table than these settings show reads another catalog."""
-    found = table.ledger.committed_offset if table is not None else 0
+    found = reach(tables)
     if found < known:
         text = f"the broker has read {known} messages in the table, the catalog of these settings has {found}"
         report.add(Finding("ledger", f"{text}: give the broker's own --data or --config"))
+
+
+def _verify_other(
+    topic: TopicName,
+    tables: Sequence[TopicTable],
+    table: TopicTable,
+    log: LogView | None,
+    cloud: TopicCloud | None,
+    report: Verification,
+    progress: Progress,
+) -> None:
+    """A second table of the topic, against log and cloud like the first; what it adds is told with its name."""
+    own = Verification(table.name)
+    audit = CloudAudit(cloud, own) if cloud is not None else None
+    _verify(_join(topic, log, audit, own), table, own, progress, also=[one for one in tables if one is not table])
+    report.parquet_files, report.parquet_rows = own.files, own.rows
+    for finding in own.findings:
+        if finding not in report.findings:
+            report.add(replace(finding, place=finding.place or str(table.name)))
+    report.quarantined += own.quarantined
+    report.further_findings += own.further_findings
+    report.notes += [f"{table.name}: {note}" for note in own.notes]
 
 
 def _join(topic: TopicName, log: LogView | None, audit: CloudAudit | None, report: Verification) -> LogView | None:
@@ -95,7 +124,14 @@ def _note_log(log: LogView | None, report: Verification) -> None:
             report.add(Finding("damaged", f"the log: {problem}"))
 
 
-def _verify(log: LogView | None, table: TopicTable | None, report: Verification, progress: Progress) -> None:
+def _verify(
+    log: LogView | None,
+    table: TopicTable | None,
+    report: Verification,
+    progress: Progress,
+    *,
+    also: Sequence[TopicTable] = (),
+) -> None:
     if table is None:
         assert log is not None
         _read_log(log, report, progress)
@@ -109,16 +145,21 @@ def _verify(log: LogView | None, table: TopicTable | None, report: Verification,
     if log is not None and ledger.committed_offset > log.durable_end:
         text = f"the table counts messages below {ledger.committed_offset}, the log ends at {log.durable_end}"
         report.add(Finding("ledger", text, log.durable_end, ledger.committed_offset - 1))
-    if log is not None and ledger.committed_offset < log.start_offset:
+    if log is not None and ledger.committed_offset < log.start_offset <= reach(also):
+        behind = f"{log.start_offset - ledger.committed_offset} messages before the log are in another table alone"
+        report.notes.append(f"it is behind: {behind}")
+    elif log is not None and ledger.committed_offset < log.start_offset:
         text = "the messages are neither in the table, nor in the log or the cloud any more"
         report.add(Finding("gap", text, ledger.committed_offset, log.start_offset - 1))
+    check_quarantine(table, report)
+    aside = quarantined_ranges(entry for one in (table, *also) for entry in one.quarantined)
     contents = read_contents(table)
     layout = Layout(contents, report)
     layout.check_overlaps()
     layout.check_delete_files()
     total = ledger.committed_offset
     work = Reconciliation(
-        log, total, table.stream_schema, report, lambda done: progress(done, total), lost=table.lost_ranges
+        log, total, table.stream_schema, report, lambda done: progress(done, total), table.lost_ranges, aside
     )
     work.run(ordered_scan(table, on_row_group=layout.take))
 

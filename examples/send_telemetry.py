@@ -1,0 +1,52 @@
+"""Send a trace and its log records with OpenTelemetry's own SDK: python examples/send_telemetry.py TENANT.
+
+Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-grpc; OTEL_EXPORTER_OTLP_ENDPOINT says where to, else it
+goes to http://localhost:4317. Prints the trace's id; then try
+
+    icestream trace ID --tenant TENANT --logs
+"""
+
+import logging
+import sys
+import time
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+tenant = sys.argv[1] if len(sys.argv) > 1 else "acme"
+headers = (("x-tenant-id", tenant),)
+resource = Resource.create({"service.name": "shop"})
+
+spans = TracerProvider(resource=resource)
+spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(headers=headers, insecure=True)))
+tracer = spans.get_tracer("example")
+
+records = LoggerProvider(resource=resource)
+records.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(headers=headers, insecure=True)))
+log = logging.getLogger("shop")
+log.setLevel(logging.INFO)
+log.addHandler(LoggingHandler(logger_provider=records))
+
+with tracer.start_as_current_span("checkout", kind=trace.SpanKind.SERVER) as root:
+    log.info("an order of 3 items")
+    with tracer.start_as_current_span("reserve stock"):
+        time.sleep(0.02)
+    with tracer.start_as_current_span("charge card", kind=trace.SpanKind.CLIENT) as charge:
+        for attempt in (1, 2):
+            with tracer.start_as_current_span("POST /charges") as call:
+                call.set_attribute("attempt", attempt)
+                time.sleep(0.03)
+                if attempt == 1:
+                    log.warning("timeout, attempt %d", attempt)
+                    call.set_status(trace.StatusCode.ERROR, "timeout")
+        charge.add_event("charged", {"amount": 42})
+
+spans.shutdown()
+records.shutdown()
+print(f"{root.get_span_context().trace_id:032x}")

@@ -1,0 +1,95 @@
+"""What a migration found and did, file by file; for people and as JSON."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    NEW = "new"
+    """None of its rows is in the topic."""
+    BEGUN = "begun"
+    """Some of its rows are, from an earlier run or another one at the same time."""
+    PUBLISHED = "published"
+    """All of its rows are in the topic."""
+    EMPTY = "empty"
+    """It has no rows."""
+    DAMAGED = "damaged"
+    REFUSED = "refused"
+    """It is not clear that its rows are wanted; or one of them does not fit the topic. The error says which."""
+    DIFFERENT = "different"
+    """What was read back from the topic is not what the file has."""
+
+
+FAILED = frozenset({State.DAMAGED, State.REFUSED, State.DIFFERENT})
+
+
+@dataclass
+class FileReport:
+    path: str
+    size: int
+    state: State = State.NEW
+    rows: int = 0
+    row_groups: int = 0
+    published: int = 0
+    """Rows that this run has brought in."""
+    first_offset: int | None = None
+    last_offset: int | None = None
+    """Rows of others may lie between the first and the last one."""
+    checksum: str | None = None
+    """Of the file's rows with the topic's columns."""
+    verified: bool = False
+    """The same number of rows, with the same checksum, was read back from the topic."""
+    error: str | None = None
+
+    def fail(self, state: State, error: str) -> None:
+        self.state, self.error = state, error
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in (State.PUBLISHED, State.EMPTY)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass
+class MigrationReport:
+    source: str
+    topic: str
+    signal: str | None = None
+    """Of telemetry."""
+    guessed: str | None = None
+    """What the signal was guessed from."""
+    created: bool = False
+    dry_run: bool = False
+    files: list[FileReport] = field(default_factory=list)
+    mapping: dict[str, str] = field(default_factory=dict)
+    """By the topic's columns, where their values come from."""
+    dropped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    committed: bool = False
+    """All rows are in the table."""
+    seconds: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def published(self) -> int:
+        return sum(file.published for file in self.files)
+
+    @property
+    def failed(self) -> list[FileReport]:
+        return [file for file in self.files if file.state in FAILED]
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {name: value for name, value in vars(self).items() if value is not None}
+        totals = {
+            "rows": self.rows,
+            "bytes": sum(file.size for file in self.files),
+            "published": self.published,
+            "failed": len(self.failed),
+        }
+        return fields | totals | {"files": [file.to_json() for file in self.files]}

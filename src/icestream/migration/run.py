@@ -1,0 +1,263 @@
+"""A migration from its beginning to its end.
+
+1. Look at every file's footer: who it is, how many rows, which columns. Nothing is published yet.
+2. Find the topic and map the columns. A column that has no place ends it here.
+3. Ask the topic which rows it has of these files.
+4. File by file: check it, publish what is missing (`publish`). A file that is damaged or does not fit is reported and
+   the others go on.
+5. Wait until the rows are in the table.
+6. Read everything back and compare (`verify`).
+
+It can be ended or killed at any point and run again: step 3 finds out how far it came.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from icestream.client import Client
+from icestream.config import Settings
+from icestream.migration.journal import Journal
+from icestream.migration.judge import Judge
+from icestream.migration.mapping import ColumnMap, Wishes, map_columns
+from icestream.migration.parquet_files import Identity, ParquetSource
+from icestream.migration.patience import patiently
+from icestream.migration.publish import Checked, Job, Publisher
+from icestream.migration.report import FileReport, MigrationReport, State
+from icestream.migration.sources import Found, Source
+from icestream.migration.target import Target, ensure, guess_signal, plain_target, telemetry_target
+from icestream.migration.verify import Wanted, verify
+from icestream.model.errors import (
+    DamagedError,
+    DeadlineError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+)
+from icestream.telemetry import Signal
+from icestream.telemetry.tenants import check_dataset, check_tenant
+
+WAITING = "waiting for the table"
+_OPERATION = "migrate"
+_WAIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: a tenant's signal, or a topic."""
+
+    tenant: str | None = None
+    dataset: str | None = None
+    signal: Signal | None = None
+    topic: str | None = None
+    wishes: Wishes = field(default_factory=Wishes)
+    batch_rows: int = 16_384
+    dry_run: bool = False
+    wait: bool = True
+    again: bool = False
+
+
+class Progress(Protocol):
+    def begin(self, what: str, total: int, unit: str) -> None:
+        """A step begins."""
+
+    def advance(self, amount: float) -> None: ...
+
+
+class NoProgress:
+    def begin(self, what: str, total: int, unit: str) -> None:
+        """Nobody is told."""
+
+    def advance(self, amount: float) -> None:
+        """Nobody is told."""
+
+
+@dataclass
+class MigratedFile:
+    """A file that can be read, and what is known of it so far."""
+
+    found: Found
+    report: FileReport
+    identity: Identity
+    schema: pa.Schema
+    columns: ColumnMap | None = None
+    checked: Checked | None = None
+
+
+class Migration:
+    def __init__(
+        self, client: Client, source: Source, settings: Settings, request: Request, progress: Progress | None = None
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._settings = settings
+        self._request = request
+        self._progress = progress or NoProgress()
+        self.report = MigrationReport(source.name, "", dry_run=request.dry_run)
+
+    def run(self) -> MigrationReport:
+        """The report, which is also there, as far as it came, after an error that ended the migration."""
+        started = time.monotonic()
+        try:
+            self._check_names()
+            files = self._look()
+            if files:
+                self._run(files)
+        finally:
+            self.report.seconds = time.monotonic() - started
+        return self.report
+
+    def _run(self, files: list[MigratedFile]) -> None:
+        target = self._find_target(files[0])
+        self._map(files, target)
+        journal = Journal(self._client, target.topic, is_plain=target.is_plain)
+        if target.exists:
+            journal.read()
+        Judge(self._client, self._source, target, journal, again=self._request.again).judge(files)
+        if self._request.dry_run:
+            return
+        ensure(self._client, target, self._settings)
+        self.report.created = not target.exists
+        self._move(files, target, journal)
+        journal.read()
+        done = [file for file in files if file.report.state is State.PUBLISHED]
+        for file in done:
+            present = journal.of(file.identity.producer)
+            file.report.first_offset, file.report.last_offset = present.first_offset, present.end_offset - 1
+        end = max((journal.of(file.identity.producer).end_offset for file in done), default=0)
+        if self._request.wait and target.has_table and end:
+            self._wait(target, end)
+        self._verify(done, target, journal)
+
+    # ---- 1 and 2
+
+    def _check_names(self) -> None:
+        request = self._request
+        if (request.topic is None) == (request.tenant is None):
+            raise InvalidRequestError("name a tenant or a topic", operation=_OPERATION)
+        if request.tenant is not None:
+            check_tenant(request.tenant)
+        if request.dataset is not None:
+            check_dataset(request.dataset)
+
+    def _look(self) -> list[MigratedFile]:
+        places = self._source.files()
+        self._progress.begin("looking at files", len(places), "files")
+        schemas: dict[bytes, pa.Schema] = {}
+        files = []
+        for found in places:
+            report = FileReport(found.path, found.size)
+            self.report.files.append(report)
+            try:
+                with ParquetSource(self._source, found) as file:
+                    report.rows, report.row_groups = file.rows, file.row_groups
+                    schema = schemas.setdefault(file.schema.serialize().to_pybytes(), file.schema)
+                    files.append(MigratedFile(found, report, file.identity, schema))
+            except (DamagedError, ObjectNotFoundError, OSError) as error:
+                report.fail(State.DAMAGED, str(error))
+            self._progress.advance(1)
+        return files
+
+    def _find_target(self, file: MigratedFile) -> Target:
+        request, report = self._request, self.report
+        if request.topic is not None:
+            target = plain_target(self._client, request.topic)
+        else:
+            assert request.tenant is not None
+            signal = request.signal
+            if signal is None:
+                names = [request.wishes.renames.get(name, name) for name in file.schema.names]
+                schema = pa.schema([pa.field(name, pa.null()) for name in names])
+                signal, report.guessed = guess_signal(schema, [self._source.name, file.found.path])
+            target = telemetry_target(self._client, request.tenant, request.dataset, signal, self._settings)
+            report.signal = str(signal)
+        report.topic = str(target.topic)
+        return target
+
+    def _map(self, files: list[MigratedFile], target: Target) -> None:
+        known: dict[tuple[int, tuple[str, ...]], ColumnMap] = {}
+        for file in files:
+            partitions = tuple(file.found.partitions)
+            key = (id(file.schema), partitions)
+            if key not in known:
+                try:
+                    known[key] = map_columns(
+                        file.schema,
+                        target.schema,
+                        self._request.wishes,
+                        partitions=partitions,
+                        signal=target.signal,
+                    )
+                except InvalidRequestError as error:
+                    error.place = file.found.path
+                    raise
+            file.columns = known[key]
+        for columns in known.values():
+            self.report.mapping |= {column.target.name: column.origin for column in columns.columns}
+            self.report.dropped += [name for name in columns.dropped if name not in self.report.dropped]
+            self.report.notes += [note for note in columns.notes if note not in self.report.notes]
+
+    # ---- 4
+
+    def _move(self, files: list[MigratedFile], target: Target, journal: Journal) -> None:
+        movable = [file for file in files if file.report.state in (State.NEW, State.BEGUN, State.PUBLISHED)]
+        self._progress.begin("moving", sum(file.report.rows for file in movable), "rows")
+        publisher = Publisher(self._client, target, journal, self._request.batch_rows)
+        for file in movable:
+            try:
+                with ParquetSource(self._source, file.found) as opened:
+                    self._move_one(file, opened, publisher, journal)
+            except (DamagedError, InvalidRequestError, ObjectNotFoundError, OSError) as error:
+                state = State.REFUSED if isinstance(error, InvalidRequestError) else State.DAMAGED
+                there = journal.of(file.identity.producer).rows
+                half = f"; {there} of its rows are in the topic" if there else ""
+                file.report.fail(state, f"{error}{half}")
+
+    def _move_one(self, file: MigratedFile, opened: ParquetSource, publisher: Publisher, journal: Journal) -> None:
+        if opened.identity != file.identity:
+            raise InvalidRequestError("the file has changed meanwhile", operation=_OPERATION, place=file.found.path)
+        assert file.columns is not None
+        job = Job(file.found.path, opened, file.columns)
+        there = journal.of(job.producer).end_sequence
+        file.checked = publisher.check(job, self._half)
+        file.report.checksum = file.checked.fingerprint.digest()
+        self._half(there)
+        file.report.published = publisher.publish(job, self._half)
+        file.report.state = State.PUBLISHED
+
+    def _half(self, rows: int) -> None:
+        """A row is checked and published: two halves of the work."""
+        self._progress.advance(rows / 2)
+
+    # ---- 5 and 6
+
+    def _wait(self, target: Target, end: int) -> None:
+        start = patiently(lambda: self._client.describe_topic(target.topic).committed_offset) or 0
+        self._progress.begin(WAITING, max(0, end - start), "rows")
+        reached = start
+        while reached < end:
+            found = patiently(lambda: self._ask_committed(target, end))
+            if found is not None and found > reached:
+                self._progress.advance(min(found, end) - reached)
+                reached = found
+        self.report.committed = True
+
+    def _ask_committed(self, target: Target, end: int) -> int | None:
+        try:
+            return self._client.wait_committed(target.topic, end - 1, _WAIT_SECONDS).committed_offset
+        except DeadlineError:
+            return self._client.describe_topic(target.topic).committed_offset
+
+    def _verify(self, files: list[MigratedFile], target: Target, journal: Journal) -> None:
+        wanted = []
+        for file in files:
+            assert file.checked is not None
+            producer = file.identity.producer
+            wanted.append(Wanted(producer, file.report.rows, journal.of(producer), file.checked))
+        self._progress.begin("verifying", sum(file.report.rows for file in files), "rows")
+        verify(self._client, target, wanted, committed=self.report.committed, advance=self._progress.advance)
+        for file, one in zip(files, wanted, strict=True):
+            file.report.verified = one.problem is None
+            if one.problem is not None:
+                file.report.fail(State.DIFFERENT, one.problem)

@@ -1,0 +1,213 @@
+"""Where existing files lie: a file, a folder, a pattern; on a disk of this machine or in an object store."""
+
+import io
+import os
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from icestream.cloud import ObjectStore
+from icestream.cloud.opendal_store import open_object_store
+from icestream.config import CloudSettings, Settings
+from icestream.model.errors import InvalidRequestError
+
+_OPERATION = "find files"
+_ENDINGS = (".parquet", ".parq", ".pq")
+_PATTERN = re.compile(r"[*?\[]")
+_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "azblob": "azblob"}
+
+
+_SHARED = {
+    "s3": ("region", "endpoint", "access_key", "secret_key", "session_token"),
+    "gcs": ("endpoint", "credentials_path"),
+    "azblob": ("endpoint", "account_name", "account_key"),
+}
+"""Settings that mean the same for the tables' store and the log's."""
+
+
+class Found(NamedTuple):
+    path: str
+    """Of which the file's identity is made, so it does not depend on where the whole lies: `date=…/hour=…/x.parquet`
+    in hive-style folders, else the path below what was asked for."""
+    place: str
+    """Where it is opened."""
+    size: int
+
+    @property
+    def partitions(self) -> list[str]:
+        """The columns that the names of its folders give."""
+        return [part.partition("=")[0] for part in PurePosixPath(self.path).parts[:-1] if "=" in part]
+
+
+class Source(Protocol):
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def is_remote(self) -> bool: ...
+
+    def files(self) -> list[Found]:
+        """By path."""
+
+    def open(self, found: Found) -> Any:
+        """A binary file that can be read from and sought in."""
+
+    def close(self) -> None: ...
+
+
+def open_source(text: str, settings: Settings) -> Source:
+    """What PATH stands for. Stores are opened as the settings say: `cloud`, else `object_store`."""
+    scheme, separator, _ = text.partition("://")
+    if not separator or scheme == "file":
+        return LocalSource(text.removeprefix("file://"))
+    if scheme not in _SCHEMES:
+        raise InvalidRequestError(
+            f"{scheme}:// is no kind of store", operation=_OPERATION, remedy=f"use {', '.join(_SCHEMES)} or a path"
+        )
+    return StoreSource(text, _SCHEMES[scheme], settings)
+
+
+class LocalSource:
+    is_remote = False
+
+    def __init__(self, text: str) -> None:
+        self._text = str(Path(text).expanduser())
+
+    @property
+    def name(self) -> str:
+        return self._text
+
+    def files(self) -> list[Found]:
+        path = Path(self._text)
+        if path.is_file():
+            places = [(path.name, path)]
+        elif path.is_dir():
+            below = (found for found in path.rglob("*") if found.suffix in _ENDINGS and found.is_file())
+            places = [(found.relative_to(path).as_posix(), found) for found in below]
+            places = [(name, found) for name, found in places if not _is_hidden(name)]
+        elif _PATTERN.search(self._text):
+            fixed = "".join(_PATTERN.split(self._text, maxsplit=1)[0].rpartition("/")[:2])
+            base = Path(fixed)
+            matched = base.glob(self._text.removeprefix(fixed))
+            places = [(found.relative_to(base).as_posix(), found) for found in matched if found.is_file()]
+        else:
+            raise InvalidRequestError(f"there is nothing at {self._text}", operation=_OPERATION)
+        return _checked([Found(name, str(place), place.stat().st_size) for name, place in places], self.name)
+
+    def open(self, found: Found) -> Any:
+        return Path(found.place).open("rb")
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class StoreSource:
+    is_remote = True
+
+    def __init__(self, text: str, backend: str, settings: Settings) -> None:
+        parts = urlsplit(text)
+        self._text = text
+        self._key = parts.path.strip("/")
+        self._store = open_object_store(store_settings(settings, backend, parts.netloc), "")
+
+    @property
+    def name(self) -> str:
+        return self._text
+
+    def files(self) -> list[Found]:
+        before, *pattern = _PATTERN.split(self._key, maxsplit=1)
+        base = before.rpartition("/")[0] if pattern else self._key
+        if not pattern and (alone := self._store.stat(self._key) if self._key else None) is not None:
+            return _checked([Found(PurePosixPath(self._key).name, self._key, alone.size)], self.name)
+        found = [
+            Found(info.key.removeprefix(base).strip("/"), info.key, info.size)
+            for info in self._store.list(f"{base}/" if base else "")
+            if self._is_asked_for(info.key, base, is_pattern=bool(pattern))
+        ]
+        return _checked(found, self.name)
+
+    def _is_asked_for(self, key: str, base: str, *, is_pattern: bool) -> bool:
+        if is_pattern:
+            return fnmatchcase(key, self._key)
+        return key.endswith(_ENDINGS) and not _is_hidden(key.removeprefix(base))
+
+    def open(self, found: Found) -> Any:
+        return io.BufferedReader(_StoredFile(self._store, found.place, found.size), _STORE_READ_BYTES)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+_STORE_READ_BYTES = 1024 * 1024
+
+
+class _StoredFile(io.RawIOBase):
+    """An object as a file that is read by ranges."""
+
+    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
+        self._store = store
+        self._key = key
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), max(0, self._size - self._position))
+        if count:
+            buffer[:count] = self._store.read(self._key, self._position, count)
+            self._position += count
+        return count
+
+
+def store_settings(settings: Settings, backend: str, bucket: str) -> CloudSettings:
+    """Access to a bucket as the settings have it for the log's objects, else for the tables' files."""
+    root = f"{backend}://{bucket}" if backend != "azblob" else bucket
+    if settings.cloud.backend == backend:
+        return settings.cloud.model_copy(update={"root": root})
+    tables = settings.object_store
+    given: dict[str, Any] = {"backend": backend, "root": root}
+    if tables.type == backend:
+        given |= {name: value for name in _SHARED[backend] if (value := getattr(tables, name)) is not None}
+        if backend == "s3" and not tables.path_style and tables.endpoint is None:
+            given["virtual_host_style"] = True
+    return CloudSettings.model_validate(given)
+
+
+def _is_hidden(name: str) -> bool:
+    """Markers and unfinished files, as Spark and Hive name them."""
+    return any(part.startswith(("_", ".")) for part in PurePosixPath(name).parts)
+
+
+def _in_tree(found: Found) -> Found:
+    """A hive-style tree begins with its first `column=value`, whichever folder of it was named."""
+    parts = PurePosixPath(os.path.abspath(found.place)).parts  # noqa: PTH100 - links are kept as they are
+    first = next((number for number, part in enumerate(parts[:-1]) if "=" in part), None)
+    return found if first is None else found._replace(path="/".join(parts[first:]))
+
+
+def _checked(found: list[Found], name: str) -> list[Found]:
+    if not found:
+        raise InvalidRequestError(
+            f"there are no Parquet files at {name}",
+            operation=_OPERATION,
+            remedy=f"in a folder, files that end in {', '.join(_ENDINGS)} count; a pattern takes any",
+        )
+    in_trees = [_in_tree(one) for one in found]
+    is_one_tree = len({one.path for one in in_trees}) == len(found)
+    return sorted(in_trees if is_one_tree else found)

@@ -1,0 +1,169 @@
+"""Where frames in quarantine are kept: beside the table's data, in a folder that clean-up of orphans leaves alone.
+
+    {table location}/_quarantine/{first}-{last}-{stream id}.frame      the frame: `icestream.model.quarantine`
+                                                           .json       what it is, why it is there, its columns
+                                                           .retried    made when its messages were published again
+
+The order in which a frame is put aside, with what a crash after each step leaves behind:
+
+1. write both files, durably. *Files that nothing names; the next try writes the same ones.*
+2. read them back and compare.
+3. commit the ledger past the frame, with its entry in the table's properties (`TopicTable.commit`).
+
+Iceberg's own clean-up takes every file for an orphan that no snapshot names, but for those whose path has a part that
+begins with `_`. They go with the table when it is dropped.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.exceptions import NoSuchTableError
+
+from icestream.model.clock import now_us
+from icestream.model.errors import (
+    CatalogUnavailableError,
+    DamagedError,
+    IncompatibleTableError,
+)
+from icestream.model.frames import Frame
+from icestream.model.names import TopicName
+from icestream.model.quarantine import (
+    MAX_REASON_LENGTH,
+    Quarantined,
+    frame_file,
+    open_frame_file,
+)
+from icestream.table.catalogs import reason as reason_of
+from icestream.table.catalogs import reporting
+from icestream.table.ledger import QUARANTINE, read_quarantine
+from icestream.table.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from icestream.table.tables import Tables
+
+FOLDER = "_quarantine"
+_FRAME, _ABOUT, _RETRIED = ".frame", ".json", ".retried"
+
+
+@dataclass(frozen=True)
+class About:
+    """What the file beside a frame says of it."""
+
+    topic: str
+    stream_id: str
+    first_offset: int
+    end_offset: int
+    reason: str
+    """In full."""
+    schema: str | None
+    """The columns of its messages, serialized; none where they are the plain ones, or where they are not known."""
+    quarantined_us: int
+
+
+def put_aside(table: TopicTable, frame: Frame, *, first_offset: int, reason: str, schema: str | None) -> Quarantined:
+    """Steps 1 and 2 for the messages of a frame from an offset on; what the commit of step 3 has to record."""
+    stream_id = table.ledger.stream_id
+    file = f"{_stem(table, first_offset, frame.end_offset)}{_FRAME}"
+    about = About(str(table.name), stream_id, first_offset, frame.end_offset, reason, schema, now_us())
+    _write_and_compare(table, file, frame_file(frame, stream_id))
+    _write_and_compare(table, _beside(file, _ABOUT), json.dumps(asdict(about)).encode())
+    short = reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
+    return Quarantined(first_offset, frame.end_offset, short, file, about.quarantined_us)
+
+
+def read_frame(table: TopicTable, entry: Quarantined) -> Frame:
+    """The frame that was put aside, every byte checked."""
+    frame = open_frame_file(_read(table, entry.file), table.ledger.stream_id, place=entry.file)
+    if not frame.base_offset <= entry.first_offset < entry.end_offset == frame.end_offset:
+        raise DamagedError(
+            f"the file holds the offsets {frame.base_offset} to {frame.end_offset - 1}, not those in quarantine",
+            operation="read quarantine",
+            place=entry.file,
+        )
+    return frame
+
+
+def read_about(table: TopicTable, entry: Quarantined) -> About:
+    file = _beside(entry.file, _ABOUT)
+    try:
+        return About(**json.loads(_read(table, file)))
+    except (TypeError, ValueError) as error:
+        raise DamagedError(f"the file is not readable: {error}", operation="read quarantine", place=file) from error
+
+
+def read_retried(table: TopicTable, entry: Quarantined) -> dict[str, Any] | None:
+    """When the messages were published again, and as which; None if they were not."""
+    file = _beside(entry.file, _RETRIED)
+    try:
+        if not table.iceberg.io.new_input(file).exists():
+            return None
+        return dict(json.loads(_read(table, file)))
+    except OSError as error:
+        raise _unavailable(error, file) from error
+
+
+def note_retried(table: TopicTable, entry: Quarantined, offsets: dict[str, int | None]) -> None:
+    _write_and_compare(table, _beside(entry.file, _RETRIED), json.dumps({"retried_us": now_us(), **offsets}).encode())
+
+
+def quarantine_files(properties: Mapping[str, str]) -> Iterator[str]:
+    """All files that a table's quarantine may have."""
+    try:
+        entries = read_quarantine(properties, place="quarantine")
+    except IncompatibleTableError:  # nobody can say what they were
+        return
+    for entry in entries:
+        yield from (_beside(entry.file, ending) for ending in (_FRAME, _ABOUT, _RETRIED))
+
+
+def quarantining_topics(tables: "Tables") -> list[TopicName]:
+    """The topics whose tables have something in quarantine; asks the catalog for every table."""
+    found: list[TopicName] = []
+    with reporting("list tables", "the catalog"):
+        catalog = tables.catalog
+        for namespace in catalog.list_namespaces():
+            for name in catalog.list_tables(namespace):
+                with suppress(NoSuchTableError):  # dropped meanwhile
+                    if QUARANTINE in catalog.load_table(name).metadata.properties:
+                        found.append(TopicName(".".join(name[:-1]), name[-1]))
+    return sorted(found)
+
+
+def _stem(table: TopicTable, first: int, end: int) -> str:
+    return f"{table.location.rstrip('/')}/{FOLDER}/{first}-{end - 1}-{table.ledger.stream_id}"
+
+
+def _beside(file: str, ending: str) -> str:
+    return file.removesuffix(_FRAME) + ending
+
+
+def _write_and_compare(table: TopicTable, file: str, data: bytes) -> None:
+    try:
+        with table.iceberg.io.new_output(file).create(overwrite=True) as stream:
+            stream.write(data)
+        found = _read(table, file)
+    except OSError as error:
+        raise _unavailable(error, file) from error
+    if found != data:
+        raise CatalogUnavailableError(
+            f"the table's store has {len(found)} bytes, and not those {len(data)} that were written",
+            operation="quarantine",
+            place=file,
+        )
+
+
+def _read(table: TopicTable, file: str) -> bytes:
+    try:
+        with table.iceberg.io.new_input(file).open() as stream:
+            return bytes(stream.read())
+    except FileNotFoundError as error:
+        raise DamagedError("the file is gone", operation="read quarantine", place=file) from error
+    except OSError as error:
+        raise _unavailable(error, file) from error
+
+
+def _unavailable(error: OSError, file: str) -> CatalogUnavailableError:
+    return CatalogUnavailableError(f"the table's store failed: {reason_of(error)}", operation="quarantine", place=file)
