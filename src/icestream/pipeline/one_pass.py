@@ -18,31 +18,24 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from icestream.client.pipeline import TopicBacklog
 from icestream.config import Settings
-from icestream.model.errors import (
-    IcestreamError,
-    IncompatibleTableError,
-    OffsetOutOfRangeError,
-    TopicNotFoundError,
-)
-from icestream.model.formats import StorageFormat
+from icestream.model.errors import IcestreamError, IncompatibleTableError, TopicNotFoundError
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline import plan
 from icestream.pipeline.commit import Outcome, commit
 from icestream.pipeline.crash import crash_point
 from icestream.pipeline.job import translate
+from icestream.pipeline.opening import before_log, drop_empty_tables, open_table
 from icestream.pipeline.quarantine import Quarantine
-from icestream.pipeline.read_back import read_back
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.sink import Sink
 from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.topics import Topics
 from icestream.pipeline.write import Work, Written
-from icestream.table import Ledger, Tables, TopicTable
-from icestream.table.leftovers import remove_leftovers, remove_written
+from icestream.table import Tables, TopicTable
+from icestream.table.leftovers import remove_written
 
 _log = structlog.get_logger(__name__)
 _SMOOTHING = 0.3
@@ -160,13 +153,11 @@ class Passes:
         """Load the tables; what was left in the folders of a Parquet copy goes before anything is added to it."""
         now = self._clock()
 
-        def open_table(shut: tuple[TopicState, Sink]) -> TopicTable:
-            state, sink = shut
-            table = self._tables.open(state.spec(sink))
-            return remove_leftovers(table) if sink.is_copy else table
+        def load(shut: tuple[TopicState, Sink]) -> TopicTable:
+            return open_table(self._tables, *shut)
 
         shut = [(state, sink) for state in states for sink in state.sinks if sink.needs_opening(now)]
-        for (state, sink), result in zip(shut, self._in_parallel(open_table, shut), strict=True):
+        for (state, sink), result in zip(shut, self._in_parallel(load, shut), strict=True):
             try:
                 if isinstance(result, IcestreamError):
                     raise result
@@ -180,22 +171,9 @@ class Passes:
             offset = state.cut_off
             assert offset is not None
             try:
-                state.older = self._before_log(state, offset)
+                state.older = before_log(self._sources, self._tables, state.backlog, offset)
             except IcestreamError as error:
                 self._fail(state, error, figures)
-
-    def _before_log(self, state: TopicState, offset: int) -> TopicBacklog:
-        """Where messages are that a table lacks and the log does not have: in the cloud, or in the other table."""
-        backlog = state.backlog
-        try:
-            return self._sources.before_log(backlog, offset)
-        except OffsetOutOfRangeError:
-            others = (self._tables.find(name) for name in StorageFormat(backlog.format).all_tables(backlog.topic))
-            ledgers = [table.ledger for table in others if table is not None]
-            end = max((one.committed_offset for one in ledgers if one.stream_id == backlog.stream_id), default=0)
-            if end <= offset:
-                raise
-            return read_back(backlog, offset, end)
 
     def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[plan.Piece]:
         """The chosen topics' pieces; a large one is cut by who knows where its bytes are."""
@@ -397,13 +375,7 @@ class Passes:
         """Leave a deleted topic alone. A table that was made for it meanwhile would be in the way of its successor."""
         backlog = state.backlog
         self.topics.forget(backlog.topic)
-        for name in StorageFormat(backlog.format).fed(backlog.topic):
-            try:
-                table = self._tables.find(name)
-                if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):
-                    self._tables.drop(name, backlog.stream_id)
-            except IcestreamError as error:
-                _log.warning("the empty table of a deleted topic may be left", table=str(name), error=str(error))
+        drop_empty_tables(self._tables, backlog)
 
     def _in_parallel(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result | IcestreamError]:
         def attempt(item: Item) -> Result | IcestreamError:

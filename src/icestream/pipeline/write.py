@@ -118,14 +118,14 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
     size = _Size()
     files = _write_files(work, size.of(reader.batches()))
     if reader.next_offset != end:
-        raise _incomplete(work, start, end, f"they end at {reader.next_offset}")
+        raise _incomplete(work, start, end, f"messages came up to {reader.next_offset}")
     for (_, begins), own in zip(work.targets, files, strict=True):
         count = sum(file.message_count for file in own)
         wanted = end - start - reader.lost
         if begins > start:
             wanted = sum(last - first for first, last in reader.lost_ranges.others(begins, end))
         if count != wanted:
-            raise _incomplete(work, start, end, f"{count} were written of the {wanted} that are not lost")
+            raise _incomplete(work, start, end, f"{count} messages were written, of {wanted} that are not lost")
     crash_point("after-write")
     return Written(
         work.topic,
@@ -150,7 +150,7 @@ def _write_files(work: Work, batches: Iterator[pa.RecordBatch]) -> list[list[Wri
 
 def _incomplete(work: Work, start: int, end: int, problem: str) -> DamagedError:
     return DamagedError(
-        f"the messages are not complete: {problem}",
+        problem,
         operation=WRITE_OPERATION,
         place=f"{work.topic} {start} to {end}",
     )
