@@ -5,16 +5,17 @@ range are listed, and half of them are tried: if these fail too, half of them; i
 What was written is in the table for good, so each try leaves less to look at, until a single frame has failed alone.
 
 Only failures that messages can be the cause of are counted. A broker, catalog or store that is away, a topic that was
-deleted or made again, a table that is another stream's: none of these is the fault of what stands at an offset.
+deleted or made again, a table that is another stream's, batches that are lost on the way: none of these is the fault of
+what stands at an offset.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from icestream.model.errors import IcestreamError
+from icestream.model.errors import DamagedError, IcestreamError
 from icestream.pipeline.write import WRITE_OPERATION
 
-_FAULTS_OF_MESSAGES = frozenset({"damaged", "invalid_message", "invalid_request", "too_large"})
+_FAULTS_OF_MESSAGES = frozenset({"invalid_message", "invalid_request", "too_large"})
 CRASHED = "job_failed"
 
 
@@ -24,6 +25,8 @@ def may_be_the_messages(error: IcestreamError) -> bool:
         return True
     if error.code == IcestreamError.code:  # what nobody foresaw: only where messages were in hand
         return error.operation == WRITE_OPERATION
+    if error.code == DamagedError.code:
+        return error.operation == "decode"  # else it is the log, or what came of it
     return error.code in _FAULTS_OF_MESSAGES and not error.retryable
 
 
