@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
+from ipaddress import ip_address
 from types import FrameType, TracebackType
 from typing import Self, TextIO, cast
 
@@ -53,6 +54,8 @@ class Broker:
 
     def start(self) -> None:
         server = self.settings.server
+        if self._callers.are_all and not _is_loopback(server.host):
+            _log.warning("whoever reaches this address may do everything: auth.tokens is not set", host=server.host)
         with contextlib.ExitStack() as resources:
             resources.enter_context(self.storage)
             # The Iceberg library takes a second to load, in which publishers would wait for the interpreter.
@@ -133,6 +136,13 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def run(settings: Settings) -> None:

@@ -16,6 +16,8 @@ _MAX_BODY = 4_000
 _MAX_ATTRIBUTES = 6
 _MAX_VALUE = 80
 _SEVERITY_CELLS = 5
+_WRAP = 1 << 64
+"""OTLP's times are unsigned, columns are not."""
 
 
 def text_renderer(paint: Paint) -> Render:
@@ -45,7 +47,8 @@ def render_json(batch: pa.RecordBatch) -> bytes:
 
 def _fields(row: dict[str, Any]) -> dict[str, Any]:
     ids = {name: None if row[name] is None else row[name].hex() for name in ("trace_id", "span_id")}
-    shown = {"time": _time(row["time"]), **ids, "attributes": dict(row["attributes"] or ())}
+    times = {name: row[name] % _WRAP for name in ("time_unix_nano", "observed_time_unix_nano")}
+    shown = {"time": _time(row["time"]), **times, **ids, "attributes": dict(row["attributes"] or ())}
     return {"offset": row.pop("_offset"), **row, **shown}
 
 

@@ -6,7 +6,6 @@ character that does not print itself is written as an escape.
 
 import json
 import os
-import re
 import sys
 import unicodedata
 from typing import Any
@@ -18,8 +17,6 @@ ELLIPSIS = "…"
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BYTE = 0xFF
 _BMP = 0xFFFF
-_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
-"""What JSON allows in a string as it is, and a terminal may obey."""
 
 
 def printable(text: str) -> str:
@@ -54,7 +51,7 @@ def padded(text: str, cells: int) -> str:
 def json_text(value: Any) -> str:
     """One line of JSON that is as safe to look at as `printable` text, and the same value when it is read."""
     text = json.dumps(value, ensure_ascii=False)
-    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isprintable() else json.dumps(value)
 
 
 def has_colours(*, wanted: bool = True) -> bool:

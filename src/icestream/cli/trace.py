@@ -6,6 +6,7 @@ import sys
 import click
 
 from icestream.cli.common import broker_option, json_option
+from icestream.cli.streams import leave_stdout
 from icestream.cli.telemetry_options import (
     dataset_option,
     naming_tenant,
@@ -87,15 +88,18 @@ def command(
         if len(found) > limit:
             click.echo(f"only the first {limit:,} {what}; --max reads more", err=True)
     trace = build(spans[:limit], records[:limit])
-    if as_json:
-        sys.stdout.buffer.writelines(piece.encode() for piece in trace_json(trace_id.hex(), trace, logs=logs))
-        sys.stdout.buffer.write(b"\n")
-    else:
-        columns = width or shutil.get_terminal_size((DEFAULT_WIDTH, 0)).columns
-        paint = Paint(enabled=has_colours(wanted=not no_color))
-        lines = draw(trace_id.hex(), trace, width=max(MIN_WIDTH, columns), paint=paint, events=events)
-        sys.stdout.buffer.writelines(f"{line}\n".encode() for line in lines)
-    sys.stdout.buffer.flush()
+    try:
+        if as_json:
+            sys.stdout.buffer.writelines(piece.encode() for piece in trace_json(trace_id.hex(), trace, logs=logs))
+            sys.stdout.buffer.write(b"\n")
+        else:
+            columns = width or shutil.get_terminal_size((DEFAULT_WIDTH, 0)).columns
+            paint = Paint(enabled=has_colours(wanted=not no_color))
+            lines = draw(trace_id.hex(), trace, width=max(MIN_WIDTH, columns), paint=paint, events=events)
+            sys.stdout.buffer.writelines(f"{line}\n".encode() for line in lines)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        leave_stdout()
 
 
 def _records(client: Client, topic: TopicName, trace_id: bytes, *, fresh: bool, limit: int) -> list[Record]:

@@ -52,7 +52,7 @@ class _Line(NamedTuple):
 
 
 def draw(trace_id: str, trace: Trace, *, width: int, paint: Paint, events: bool = False) -> Iterator[str]:
-    """The lines, none wider than `width`. With `events` what happened in each span stands below it."""
+    """The lines, those of spans none wider than `width`. With `events` what happened in each span stands below it."""
     yield from _header(trace_id, trace, width, paint)
     yield ""
     lines = list(_lines(trace, events=events))

@@ -1,7 +1,7 @@
 """Who may come in."""
 
 import re
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from icestream.config.fields import Secret, Section, refuse
 MIN_TOKEN_LENGTH = 8
 _TOKEN = re.compile(r"[!-~]+")
 """What a header can carry as it is."""
+_NAMESPACE = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 
 class AuthSettings(Section):
@@ -28,6 +29,14 @@ class AuthSettings(Section):
         pairs = [entry.partition("=") for entry in re.split(r"[\s,]+", text) if entry]
         return [(namespace, token) for namespace, _, token in pairs]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_not_unset(cls, values: Any) -> Any:
+        """A variable that somebody forgot to set must not open every door."""
+        if isinstance(values, dict) and values.get("tokens") == "":
+            refuse("tokens", "is empty: leave it out where anybody may do everything")
+        return values
+
     @model_validator(mode="after")
     def _tokens_can_be_told_apart(self) -> Self:
         pairs = self.token_pairs
@@ -35,6 +44,8 @@ class AuthSettings(Section):
             refuse("tokens", "names no token: leave it out where anybody may do everything")
         if any(not namespace or len(token) < MIN_TOKEN_LENGTH for namespace, token in pairs):
             refuse("tokens", f"takes entries such as acme=TOKEN, with tokens of {MIN_TOKEN_LENGTH} characters or more")
+        if not all(_NAMESPACE.fullmatch(namespace) for namespace, _ in pairs):
+            refuse("tokens", "has an entry for what is no namespace: letters, digits and _ - . after the first, or *")
         if not all(_TOKEN.fullmatch(token) for _, token in pairs):
             refuse("tokens", "has a token with other characters than those of ASCII that can be seen")
         if len({token for _, token in pairs}) < len(pairs):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from pydantic import SecretStr, ValidationError
 
@@ -27,6 +29,8 @@ def test_no_token_is_needed_by_default() -> None:
         "acme=the-same-token globex=the-same-token",
         " , ",
         "acme=long-enough-tökens",
+        "a/b=long-enough-token",
+        "_other=long-enough-token",
     ],
 )
 def test_tokens_that_cannot_work_are_refused_without_showing_them(text: str) -> None:
@@ -45,3 +49,13 @@ def test_they_come_from_the_environment_and_are_not_shown() -> None:
 def test_the_earlier_name_is_an_error_that_names_it() -> None:
     with pytest.raises(SettingsError, match="ICESTREAM_TELEMETRY__TOKENS"):
         load_settings(None, {}, environ={"ICESTREAM_TELEMETRY__TOKENS": "acme=a-secret-token"})
+
+
+@pytest.mark.parametrize("text", ["auth: {tokens: ''}", "auth: {tokens: '${NOWHERE:-}'}"])
+def test_empty_tokens_do_not_open_the_doors(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match="is empty: leave it out"):
+        load_settings(file, {}, environ={})
+    with pytest.raises(SettingsError, match="is empty"):
+        load_settings(None, {}, environ={"ICESTREAM_AUTH__TOKENS": ""})
