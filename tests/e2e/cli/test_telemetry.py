@@ -91,6 +91,9 @@ def trace_id(senders: Senders) -> str:
     return format(root.get_span_context().trace_id, "032x")
 
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "send_telemetry.py"
+
+
 def lines_of(result: "subprocess.CompletedProcess[bytes]") -> list[str]:
     assert result.returncode == 0, result.stderr
     return result.stdout.decode().splitlines()
@@ -125,6 +128,14 @@ class TestTrace:
         ]
         assert starts[4].startswith("· exception exception.type=ValueError")
         assert starts[5:] == ["· status: ValueError: no rows", "shop: render (internal)", "· INFO rendered"]
+
+    def test_the_example_prints_the_id_of_a_trace_that_is_there(self, icestream: Run, senders: Senders) -> None:
+        environ = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": senders.broker.doors["otlp_grpc"]}
+        command = [sys.executable, str(EXAMPLE), senders.tenant]
+        sent = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        lines = lines_of(icestream("trace", sent.stdout.strip(), "--tenant", senders.tenant, "--logs"))
+        assert lines[1].endswith(" 5 spans, 1 error")
+        assert any("WARN timeout, attempt 1" in line for line in lines)
 
     def test_json_is_the_tree(self, icestream: Run, senders: Senders, trace_id: str) -> None:
         (line,) = lines_of(icestream("trace", trace_id, "--tenant", senders.tenant, "--json", "--logs"))
