@@ -1,12 +1,13 @@
 """Send a trace and its log records with OpenTelemetry's own SDK: python examples/send_telemetry.py TENANT.
 
 Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-grpc; OTEL_EXPORTER_OTLP_ENDPOINT says where to, else it
-goes to http://localhost:4317. Prints the trace's id; then try
+goes to http://localhost:4317. Where a token is needed, ICESTREAM_TOKEN has it. Prints the trace's id; then try
 
     icestream trace ID --tenant TENANT --logs
 """
 
 import logging
+import os
 import sys
 import time
 
@@ -20,7 +21,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 tenant = sys.argv[1] if len(sys.argv) > 1 else "acme"
-headers = (("x-tenant-id", tenant),)
+headers = {"x-tenant-id": tenant}
+if token := os.environ.get("ICESTREAM_TOKEN"):
+    headers["authorization"] = f"Bearer {token}"
 resource = Resource.create({"service.name": "shop"})
 
 spans = TracerProvider(resource=resource)

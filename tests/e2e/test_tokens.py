@@ -95,7 +95,7 @@ def test_without_the_token_every_command_fails_in_one_sentence(
     assert b"Traceback" not in refused.stderr
     wrong = icestream(broker, *arguments, "--token", "wrong-token-e2e", stdin=b"x\n")
     assert wrong.returncode == 1
-    assert b"a token is needed, and this is none" in wrong.stderr
+    assert b"the token is not known" in wrong.stderr
     assert b"wrong-token-e2e" not in wrong.stdout + wrong.stderr
 
 
@@ -113,6 +113,13 @@ def test_a_pipeline_of_ones_own_takes_a_token(broker: BrokerProcess) -> None:
     refused = icestream(broker, "pipeline", "--once", "--data", str(broker.data_dir), ICESTREAM_TOKEN=ACME)
     assert refused.returncode == 1
     assert b"not for one namespace's token" in refused.stderr
+
+
+def test_who_may_not_look_is_not_told_of_damage(broker: BrokerProcess) -> None:
+    refused = icestream(broker, "verify", TOPIC, "--data", str(broker.data_dir), "--token", ACME)
+    assert refused.returncode == 1
+    assert b"not for one namespace's token" in refused.stderr
+    assert b"damaged" not in refused.stdout + refused.stderr
 
 
 def test_no_token_is_on_a_command_line_in_a_log_or_left_to_sparks_processes(broker: BrokerProcess) -> None:

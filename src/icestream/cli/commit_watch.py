@@ -62,6 +62,8 @@ def commit_trouble(stats: dict[str, Any]) -> str | None:
     if failing:
         return f"the pipeline cannot write it: {failing[0]}"
     start = "start one with `icestream pipeline`"
+    if "reported_us" not in pipeline:  # a tenant is told of its own topics alone
+        return None
     reported_us = pipeline["reported_us"]
     if reported_us is None:
         return f"no pipeline has reported to this broker yet; unless its own is just starting, {start}"

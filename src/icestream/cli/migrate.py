@@ -46,9 +46,15 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 @click.option("--dataset", metavar="NAME", help="With --tenant: a dataset of the tenant.")
 @click.option("--topic", metavar="NAME", help="Instead of --tenant: any topic, which must be there.")
 @click.option(
-    "--rename", multiple=True, callback=_pairs, metavar="OLD=NEW", help="A column of the files under another name."
+    "--rename",
+    multiple=True,
+    callback=_pairs,
+    metavar="OLD=NEW",
+    help="A column of the files, or of their folders, under another name.",
 )
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="Leave a column of the files out.")
+@click.option(
+    "--ignore", multiple=True, metavar="COLUMN", help="Leave a column of the files, or of their folders, out."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and publish nothing.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the rows are in the table.")
 @click.option("--again", is_flag=True, help="Bring in files of which another version, or a copy, was migrated before.")
@@ -81,10 +87,11 @@ def parquet_to_iceberg(
 ) -> None:
     """Publish the rows of existing Parquet files, each once, and verify that the table has them.
 
-    PATH is a file, a folder with any folders in it (`date=…/hour=…` trees too), or a pattern; here, or in the object
-    store of the settings (`s3://bucket/folder`). Columns are matched by name. Run the same command again after
-    whatever ended it: it goes on where it was. Producers and readers of the topic are not disturbed. Exits with 1 if
-    any file is not wholly in the topic.
+    PATH is a file, a folder with any folders in it (`date=…/hour=…` trees too), or a pattern (`**` for any folders);
+    here, or in the object store of the settings (`s3://bucket/folder`). Columns are matched by name, and those in the
+    names of folders (`region=eu`) are columns too. Run the same command again after whatever ended it: it goes on
+    where it was. Producers and readers of the topic are not disturbed. Exits with 1 if any file is not wholly in the
+    topic.
     """
     if (tenant is None) == (topic is None):
         raise click.UsageError("Give --tenant or --topic.")

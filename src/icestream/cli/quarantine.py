@@ -142,7 +142,9 @@ def retry(topic: str, offset: int, broker: str, config_file: Path | None, data: 
 def _published(told: dict[str, Any]) -> str:
     if told["first_offset"] is None:
         return "messages whose offsets are not known: it was done before"
-    return offsets_text(told["first_offset"], told["end_offset"])
+    now = offsets_text(told["first_offset"], told["end_offset"])
+    before = told.get("before", 0)
+    return f"{now}, and before that {plural(before, 'message')} whose offsets are not known" if before else now
 
 
 def _describe(aside: Aside) -> dict[str, Any]:

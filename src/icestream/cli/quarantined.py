@@ -94,10 +94,14 @@ def open_catalog(config_file: Path | None, data: Path | None) -> Iterator[FindTa
 
 def find(tables: FindTable, topic: str | None) -> list[Aside]:
     """All that is in quarantine, of a topic or of all."""
+    if not isinstance(tables, Tables):
+        raise InvalidRequestError(
+            "there is no catalog here", operation="quarantine", remedy="give the broker's own --data or --config"
+        )
     if topic is not None:
         names = [TopicName.parse(topic)]
     else:
-        names = sorted({copied(name) for name in quarantining_topics(tables)}) if isinstance(tables, Tables) else []
+        names = sorted({copied(name) for name in quarantining_topics(tables)})
     found = []
     for name in names:
         own = find_all(name, tables)
@@ -122,8 +126,9 @@ def find_one(tables: FindTable, topic: str, offset: int) -> Aside:
 def publish_again(aside: Aside, client: Client) -> dict[str, int | None]:
     """Publish the messages as new ones, once, and note that: where they are now, as far as that is known.
 
-    They are published by a producer of their own, whose first batch they are. So if that was done before and could not
-    be noted, the broker remembers it, and they are not published a second time.
+    They are published by a producer of their own, whose first messages they are. So if that was done before and could
+    not be noted, the broker remembers how many it has, and only those behind them are published. The offsets told are
+    those of the messages that were published now; `before` counts the others.
     """
     if aside.retried is not None:
         raise InvalidRequestError(
@@ -132,9 +137,14 @@ def publish_again(aside: Aside, client: Client) -> dict[str, int | None]:
     batch = aside.messages()
     name = f"quarantine-{aside.entry.first_offset}-{aside.about.stream_id}"
     with client.producer(aside.topic, name=name) as producer:
-        first = None if producer.next_sequence else producer.send_batch(_widened(batch, client, aside.topic)).result()
-    end = None if first is None else first + batch.num_rows
-    told = {"first_offset": first, "end_offset": end}
+        before = min(producer.next_sequence, batch.num_rows)
+        rest = batch.slice(before)
+        sent = producer.send_batch(_widened(rest, client, aside.topic)).ranges if rest.num_rows else []
+    told = {
+        "first_offset": sent[0][0] if sent else None,
+        "end_offset": sum(sent[-1]) if sent else None,
+        "before": before,
+    }
     note_retried(aside.table, aside.entry, told)
     return told
 

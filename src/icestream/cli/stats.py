@@ -68,6 +68,7 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
     for topic in topics:
         last = topic["last_publish_time_us"]
+        in_table = None if topic.get("format") == "parquet" else topic["committed_offset"]
         made.add_row(
             topic["topic"],
             topic["state"],
@@ -75,7 +76,7 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
             size_text(topic["bytes_stored"]),
             count_text(topic["start_offset"]),
             count_text(topic["durable_end"]),
-            NOTHING if topic["committed_offset"] is None else count_text(topic["committed_offset"]),
+            NOTHING if in_table is None else count_text(in_table),
             lag_text(topic["table_lag_messages"], topic["table_lag_seconds"]),
             count_text(topic["segments"]),
             count_text(topic["cached_messages"]),

@@ -230,6 +230,8 @@ def _in_cloud(topic: TopicDescription) -> str:
 def _in_table(topic: TopicDescription) -> str:
     if topic.storage == "log":
         return "it has no table"
+    if topic.format == "parquet":
+        return "nothing goes there while storage.format is parquet"
     if topic.committed_offset is None:
         return "not known yet"
     aside = f", {plural(topic.quarantined, 'frame')} of them in quarantine" if topic.quarantined else ""

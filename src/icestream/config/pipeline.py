@@ -78,7 +78,8 @@ class PipelineSettings(Section):
         default=10,
         ge=1,
         le=1_000,
-        description="Most frames of a topic that are put aside. If more fail the topic rests instead.",
+        description="Most frames of a topic that are put aside, not counting those that were published again with "
+        "`icestream quarantine retry`. If more fail the topic rests instead.",
     )
     ui: bool = Field(default=False, description="Whether Spark's web interface is opened; off, start-up is quicker.")
     driver_memory_mb: int = Field(

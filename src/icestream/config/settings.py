@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from icestream.config.auth import AuthSettings
 from icestream.config.cloud import CloudSettings, UploaderSettings
 from icestream.config.fields import LocalPath, Section, refuse, union_members
+from icestream.config.locations import first_below, is_within
 from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
 from icestream.config.pipeline import PipelineSettings
@@ -127,12 +128,31 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _plain_files_are_not_among_tables(self) -> Self:
+        """Maintenance removes what it finds in a table's folder and no snapshot of that table names."""
+        path, warehouse = self.storage.parquet_path, self.catalog.warehouse
+        if path is None or warehouse is None or (self.catalog.type == "rest" and "://" not in warehouse):
+            return self
+        if is_within(path, warehouse) and not _is_no_namespace(first_below(path, warehouse)):
+            refuse(
+                "storage.parquet_path",
+                f"must not be in catalog.warehouse ({warehouse}), where the clean-up of tables would take its files "
+                "for theirs: use a place beside it, or in it a folder that begins with `-`, which no namespace does",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _uploads_have_a_target(self) -> Self:
         if self.uploader.enabled and self.cloud.backend is None:
             refuse("uploader.enabled", "cannot be true while cloud.backend is unset: say where to upload")
         if self.uploader.enabled:
             self.uploader.check_parts(self.cloud)
         return self
+
+
+def _is_no_namespace(folder: str | None) -> bool:
+    """Whether a folder of the warehouse is one that no topic's table can be in."""
+    return folder is not None and folder.startswith("-")
 
 
 def _given(values: Mapping[str, Any], section: str, name: str, default: object) -> object:

@@ -29,8 +29,9 @@ class StorageSettings(Section):
         ),
     ] = Field(
         default=None,
-        description="Where plain Parquet files are put, a directory or a URI: "
-        "`{parquet_path}/{namespace}/{topic}/date=2026-11-30/hour=09/….parquet`, by publish time in UTC.",
+        description="Where plain Parquet files are put, a directory or a URI that is not in the warehouse: "
+        "`{parquet_path}/{namespace}/{topic}/date=2026-11-30/hour=09/….parquet`, by publish time in UTC. A topic's "
+        "files stay where they began.",
     )
 
 

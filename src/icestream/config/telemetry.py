@@ -83,7 +83,7 @@ class TelemetrySettings(Section):
         default=100,
         ge=0,
         le=100_000,
-        description="Most tenants with series of their own in the metrics; the others are one, `_other`.",
+        description="Most tenants with series of their own in the metrics; the others are one, `(other)`.",
     )
 
     @property

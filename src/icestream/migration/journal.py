@@ -79,10 +79,11 @@ class Journal:
                 self._present[producer] = self._present.get(producer, NOTHING) + found
         self._own, self._own_rows, self._seen_end = {}, 0, end
 
-    def refresh(self) -> None:
+    def refresh(self) -> bool:
         """Take in what came since, if it could be so much that the broker has forgotten who sent it."""
-        if self._end() - self._seen_end >= _UNSEEN_ROWS:
+        if is_much := self._end() - self._seen_end >= _UNSEEN_ROWS:
             self.read()
+        return is_much
 
     def note(self, producer: str, sequence: int, offset: int, count: int) -> None:
         """Rows that the broker has confirmed. What was seen before, or another run brought in, is not counted twice."""

@@ -2,6 +2,9 @@
 
 A file whose rows may be in the topic under another name is refused rather than published a second time: only its owner
 knows whether they are wanted twice. `again` is how the owner says so.
+
+Another run may bring in a copy meanwhile. So a file is judged once more before its first row is sent, when others have
+published much, and once more in the end: where two runs sent copies at the same moment, the later one to end says so.
 """
 
 from collections import defaultdict
@@ -37,19 +40,43 @@ class Judge:
         self._target = target
         self._journal = journal
         self._again = again
+        self._own_paths: set[str] = set()
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """What the journal has by now."""
         self._contents: dict[str, set[str]] = defaultdict(set)
         self._paths: dict[str, set[str]] = defaultdict(set)
-        for producer in journal.producers():
+        for producer in self._journal.producers():
             if (identity := Identity.parse(producer)) is not None:
                 self._contents[identity.path].add(identity.content)
                 self._paths[identity.content].add(identity.path)
 
     def judge(self, files: Sequence[Judged]) -> None:
-        own_paths = {file.identity.path for file in files}
+        self._own_paths = {file.identity.path for file in files}
         for file in files:
-            self._judge(file, own_paths)
+            self._judge(file)
 
-    def _judge(self, file: Judged, own_paths: set[str]) -> None:
+    def judge_again(self, file: Judged) -> bool:
+        """Right before its rows are sent: whether they still may be."""
+        if self._journal.refresh():
+            self._take_in()
+            if not self._journal.of(file.identity.producer).rows:
+                self._refuse_others(file)
+        return file.report.state is not State.REFUSED
+
+    def find_doubles(self, files: Sequence[Judged]) -> None:
+        """Of files whose rows this run has sent: those that another run sent under another name at the same time."""
+        self._take_in()
+        for file in files:
+            if file.report.published and not self._again and self._paths[file.identity.content] - self._own_paths:
+                file.report.fail(
+                    State.DIFFERENT,
+                    "another migration brought the same content in from another path at the same time: "
+                    "the topic has its rows twice",
+                )
+
+    def _judge(self, file: Judged) -> None:
         report, identity = file.report, file.identity
         present = self._journal.of(identity.producer)
         if not report.rows:
@@ -64,12 +91,20 @@ class Judge:
                 )
         elif self._is_of_topic(file):
             report.fail(State.REFUSED, "its rows are in this topic, under the offsets that the file names")
-        elif not self._again and self._contents[identity.path]:
+        else:
+            self._refuse_others(file)
+
+    def _refuse_others(self, file: Judged) -> None:
+        """What the topic has of the same path, or of the same content, must not have come from elsewhere."""
+        report, identity = file.report, file.identity
+        if self._again:
+            return
+        if self._contents[identity.path]:
             report.fail(
                 State.REFUSED,
                 "another version of this file was migrated before; --again brings this one in beside it",
             )
-        elif not self._again and self._paths[identity.content] - own_paths:
+        elif self._paths[identity.content] - self._own_paths:
             report.fail(
                 State.REFUSED, "the same content was migrated from another path; --again brings it in once more"
             )

@@ -2,11 +2,12 @@
 
 Columns are matched by name. What the topic has and the file has not is null, or in telemetry what OTLP means by
 leaving it out: 0 and the empty text; a row's `time` and its nanoseconds, and `service_name`, are found from each other
-where one is missing. What the file has and the topic has not is refused, but for the columns that icestream itself and
-hive-style folders put there. Nothing is dropped unless the caller said so.
+where one is missing. What the names of folders say (`region=eu`) is a column too, of a file that has none of that name.
+What the file has and the topic has not is refused, but for the columns that icestream itself puts there, and what
+folders only repeat. Nothing else is dropped unless the caller said so.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from icestream.migration.convert import Converter, UnfitError, converter, truncated
+from icestream.migration.partitions import Partitions, folder_value, is_repeated
 from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.telemetry import Signal
@@ -39,7 +41,7 @@ class Wishes:
     """What the caller says about columns."""
 
     renames: Mapping[str, str] = field(default_factory=dict)
-    """By the file's name, the topic's."""
+    """By the file's name, or the folders', the topic's."""
     ignored: frozenset[str] = frozenset()
 
 
@@ -85,18 +87,24 @@ def map_columns(
     wanted: pa.Schema,
     wishes: Wishes,
     *,
-    partitions: Iterable[str] = (),
+    partitions: Partitions | None = None,
     signal: Signal | None = None,
 ) -> ColumnMap:
-    """From a file's schema and the topic's. `partitions`: what the file's folders name, `signal`: of telemetry."""
-    names = _named(found, wishes)
+    """From a file's schema and the topic's. `partitions`: what the file's folders say, `signal`: of telemetry.
+
+    `InvalidMessageError` is about the value of a folder, any other `InvalidRequestError` about the columns.
+    """
+    folders = {name: value for name, value in (partitions or {}).items() if name not in found.names}
+    names = _named([*found.names, *folders], wishes)
     problems: list[str] = []
-    dropped = _dropped(found, wanted, set(partitions), names)
+    dropped = _dropped(found, wanted, partitions or {}, names, wishes)
     unknown = [name for name, target in names.items() if target not in wanted.names and name not in dropped]
     if unknown:
-        problems.append(f"the topic has no column {', '.join(map(repr, unknown))}")
+        said = (repr(name) + (" of its folders" if name in folders else "") for name in unknown)
+        problems.append(f"the topic has no column {', '.join(said)}")
     by_target = {target: name for name, target in names.items() if name not in dropped}
     direct: list[MappedColumn] = []
+    filled: list[MappedColumn] = []
     missing: list[pa.Field] = []
     notes: list[str] = []
     for target in wanted:
@@ -105,12 +113,16 @@ def map_columns(
             missing.append(target)
             continue
         try:
-            direct.append(_direct(target, name, found.field(name).type, signal))
+            if name in folders:
+                filled.append(_from_folder(target, name, folders[name], signal))
+            else:
+                direct.append(_direct(target, name, found.field(name).type, signal))
         except UnfitError as error:
             problems.append(f"column {name!r}: {error}")
     if not direct and not problems:
         problems.append("the file has none of the topic's columns")
-    derived, rest = _derived(missing, by_target, found, signal)
+    in_file = {target: name for target, name in by_target.items() if name not in folders}
+    derived, rest = _derived(missing, in_file, found, signal)
     absent = [_absent(target, signal, problems, notes) for target in rest]
     if problems:
         raise InvalidRequestError(
@@ -118,15 +130,15 @@ def map_columns(
             operation=_OPERATION,
             remedy="give --rename COLUMN=NAME or --ignore COLUMN" if unknown else "",
         )
-    notes += [f"{column.target.name}: {column.origin}" for column in derived]
-    return ColumnMap(wanted, (*direct, *derived, *absent), tuple(dropped), tuple(notes))
+    notes += [f"{column.target.name}: {column.origin}" for column in (*filled, *derived)]
+    return ColumnMap(wanted, (*direct, *filled, *derived, *absent), tuple(dropped), tuple(notes))
 
 
-def _named(found: pa.Schema, wishes: Wishes) -> dict[str, str]:
-    """By the file's column names, those of the topic that they are meant for; ignored ones are left out."""
-    if twice := sorted({name for name in found.names if found.names.count(name) > 1}):
+def _named(found: Sequence[str], wishes: Wishes) -> dict[str, str]:
+    """By the names of the file's columns, those of the topic that they are meant for; ignored ones are left out."""
+    if twice := sorted({name for name in found if found.count(name) > 1}):
         raise InvalidRequestError(f"column {twice[0]!r} is there twice", operation=_OPERATION)
-    names = {name: wishes.renames.get(name, name) for name in found.names if name not in wishes.ignored}
+    names = {name: wishes.renames.get(name, name) for name in found if name not in wishes.ignored}
     taken: dict[str, str] = {}
     for name, target in names.items():
         if target in taken:
@@ -139,11 +151,14 @@ def _named(found: pa.Schema, wishes: Wishes) -> dict[str, str]:
     return names
 
 
-def _dropped(found: pa.Schema, wanted: pa.Schema, partitions: set[str], names: Mapping[str, str]) -> list[str]:
-    """Columns that only repeat where a row was stored."""
+def _dropped(
+    found: pa.Schema, wanted: pa.Schema, partitions: Partitions, names: Mapping[str, str], wishes: Wishes
+) -> list[str]:
+    """Columns that only repeat where a row was stored, unless the topic has them or the caller a place for them."""
     own = envelope_of(found) or []
     own = own if not set(own) & set(wanted.names) else []
-    return [*own, *(name for name in names if name in partitions and name not in (*wanted.names, *own))]
+    free = {*partitions} - {*wanted.names, *own, *wishes.renames}
+    return [*own, *(name for name in names if name in free and is_repeated(name, found))]
 
 
 def envelope_of(schema: pa.Schema) -> list[str] | None:
@@ -174,6 +189,17 @@ def _direct(target: pa.Field, name: str, kind: pa.DataType, signal: Signal | Non
         return pc.fill_null(array, default) if default is not None and array.null_count else array
 
     return MappedColumn(target, origin, name, make)
+
+
+def _from_folder(target: pa.Field, name: str, value: str | None, signal: Signal | None) -> MappedColumn:
+    made = folder_value(name, value, target)
+    if not made.is_valid and not target.nullable:
+        made = _default(target) if signal is not None else None
+        if made is None:
+            raise InvalidMessageError(
+                f"its folder says null for column {target.name!r}, which must not be null", operation=_OPERATION
+            )
+    return MappedColumn(target, f"the folder {name}=…", None, lambda _, rows: pa.repeat(made, rows))
 
 
 def _derived(

@@ -76,7 +76,7 @@ class ParquetSource:
             raise self._damaged("it does not end as a Parquet file does")
         self._file.seek(size - _TAIL_BYTES - length)
         footer = self._file.read(length)
-        path = blake2b(self._found.path.encode(errors="surrogateescape"), digest_size=8)
+        path = blake2b(self._found.known_as.encode(errors="surrogateescape"), digest_size=8)
         content = blake2b(footer + size.to_bytes(8, "little"), digest_size=16)
         return Identity(path.hexdigest(), content.hexdigest())
 

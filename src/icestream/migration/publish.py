@@ -88,7 +88,6 @@ class Publisher:
 
     def publish(self, job: Job, advance: Advance) -> int:
         """Step 2; how many rows this run has sent."""
-        self._journal.refresh()
         sent = stuck = 0
         reached = -1
         while self._journal.of(job.producer).end_sequence < job.file.rows:

@@ -23,6 +23,7 @@ from icestream.migration.journal import Journal
 from icestream.migration.judge import Judge
 from icestream.migration.mapping import ColumnMap, Wishes, map_columns
 from icestream.migration.parquet_files import Identity, ParquetSource
+from icestream.migration.partitions import Partitions, partitions_of
 from icestream.migration.patience import patiently
 from icestream.migration.publish import Checked, Job, Publisher
 from icestream.migration.report import FileReport, MigrationReport, State
@@ -32,6 +33,7 @@ from icestream.migration.verify import Wanted, verify
 from icestream.model.errors import (
     DamagedError,
     DeadlineError,
+    InvalidMessageError,
     InvalidRequestError,
     ObjectNotFoundError,
 )
@@ -110,16 +112,17 @@ class Migration:
 
     def _run(self, files: list[MigratedFile]) -> None:
         target = self._find_target(files[0])
-        self._map(files, target)
+        files = self._map(files, target)
         journal = Journal(self._client, target.topic, is_plain=target.is_plain)
         if target.exists:
             journal.read()
-        Judge(self._client, self._source, target, journal, again=self._request.again).judge(files)
-        if self._request.dry_run:
+        judge = Judge(self._client, self._source, target, journal, again=self._request.again)
+        judge.judge(files)
+        if self._request.dry_run or not files:
             return
         ensure(self._client, target, self._settings)
         self.report.created = not target.exists
-        self._move(files, target, journal)
+        self._move(files, target, journal, judge)
         journal.read()
         done = [file for file in files if file.report.state is State.PUBLISHED]
         for file in done:
@@ -129,6 +132,7 @@ class Migration:
         if self._request.wait and target.has_table and end:
             self._wait(target, end)
         self._verify(done, target, journal)
+        judge.find_doubles(done)
 
     # ---- 1 and 2
 
@@ -175,13 +179,15 @@ class Migration:
         report.topic = str(target.topic)
         return target
 
-    def _map(self, files: list[MigratedFile], target: Target) -> None:
-        known: dict[tuple[int, tuple[str, ...]], ColumnMap] = {}
+    def _map(self, files: list[MigratedFile], target: Target) -> list[MigratedFile]:
+        """The files whose folders say nothing that the topic cannot have."""
+        known: dict[tuple[int, tuple[tuple[str, str | None], ...]], ColumnMap] = {}
+        mapped = []
         for file in files:
-            partitions = tuple(file.found.partitions)
-            key = (id(file.schema), partitions)
-            if key not in known:
-                try:
+            try:
+                partitions = partitions_of(file.found.known_as)
+                key = (id(file.schema), self._used(partitions, target))
+                if key not in known:
                     known[key] = map_columns(
                         file.schema,
                         target.schema,
@@ -189,32 +195,44 @@ class Migration:
                         partitions=partitions,
                         signal=target.signal,
                     )
-                except InvalidRequestError as error:
-                    error.place = file.found.path
-                    raise
+            except InvalidMessageError as error:
+                file.report.fail(State.REFUSED, str(error))
+                continue
+            except InvalidRequestError as error:
+                error.place = file.found.path
+                raise
             file.columns = known[key]
+            mapped.append(file)
         for columns in known.values():
             self.report.mapping |= {column.target.name: column.origin for column in columns.columns}
             self.report.dropped += [name for name in columns.dropped if name not in self.report.dropped]
             self.report.notes += [note for note in columns.notes if note not in self.report.notes]
+        return mapped
+
+    def _used(self, partitions: Partitions, target: Target) -> tuple[tuple[str, str | None], ...]:
+        """Which columns folders name, with the values that matter: a year has many hours, and one map does for all."""
+        names, renames = target.schema.names, self._request.wishes.renames
+        return tuple((name, value if renames.get(name, name) in names else "") for name, value in partitions.items())
 
     # ---- 4
 
-    def _move(self, files: list[MigratedFile], target: Target, journal: Journal) -> None:
+    def _move(self, files: list[MigratedFile], target: Target, journal: Journal, judge: Judge) -> None:
         movable = [file for file in files if file.report.state in (State.NEW, State.BEGUN, State.PUBLISHED)]
         self._progress.begin("moving", sum(file.report.rows for file in movable), "rows")
         publisher = Publisher(self._client, target, journal, self._request.batch_rows)
         for file in movable:
             try:
                 with ParquetSource(self._source, file.found) as opened:
-                    self._move_one(file, opened, publisher, journal)
+                    self._move_one(file, opened, publisher, journal, judge)
             except (DamagedError, InvalidRequestError, ObjectNotFoundError, OSError) as error:
                 state = State.REFUSED if isinstance(error, InvalidRequestError) else State.DAMAGED
                 there = journal.of(file.identity.producer).rows
                 half = f"; {there} of its rows are in the topic" if there else ""
                 file.report.fail(state, f"{error}{half}")
 
-    def _move_one(self, file: MigratedFile, opened: ParquetSource, publisher: Publisher, journal: Journal) -> None:
+    def _move_one(
+        self, file: MigratedFile, opened: ParquetSource, publisher: Publisher, journal: Journal, judge: Judge
+    ) -> None:
         if opened.identity != file.identity:
             raise InvalidRequestError("the file has changed meanwhile", operation=_OPERATION, place=file.found.path)
         assert file.columns is not None
@@ -223,6 +241,8 @@ class Migration:
         file.checked = publisher.check(job, self._half)
         file.report.checksum = file.checked.fingerprint.digest()
         self._half(there)
+        if not judge.judge_again(file):
+            return
         file.report.published = publisher.publish(job, self._half)
         file.report.state = State.PUBLISHED
 

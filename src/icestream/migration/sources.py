@@ -2,20 +2,17 @@
 
 import io
 import os
-import re
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 from icestream.cloud import ObjectStore
 from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings, Settings
+from icestream.migration.patterns import matches, split_pattern
 from icestream.model.errors import InvalidRequestError
 
 _OPERATION = "find files"
 _ENDINGS = (".parquet", ".parq", ".pq")
-_PATTERN = re.compile(r"[*?\[]")
 _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "azblob": "azblob"}
 
 
@@ -29,16 +26,13 @@ _SHARED = {
 
 class Found(NamedTuple):
     path: str
-    """Of which the file's identity is made, so it does not depend on where the whole lies: `date=…/hour=…/x.parquet`
-    in hive-style folders, else the path below what was asked for."""
+    """For people: `date=…/hour=…/x.parquet` in hive-style folders, else the path below what was asked for."""
     place: str
     """Where it is opened."""
     size: int
-
-    @property
-    def partitions(self) -> list[str]:
-        """The columns that the names of its folders give."""
-        return [part.partition("=")[0] for part in PurePosixPath(self.path).parts[:-1] if "=" in part]
+    known_as: str
+    """Of which the file's identity is made. It does not depend on which folder was named: the path from the first
+    `column=value` on, so that a tree may be moved; else where the file lies."""
 
 
 class Source(Protocol):
@@ -88,14 +82,13 @@ class LocalSource:
             below = (found for found in path.rglob("*") if found.suffix in _ENDINGS and found.is_file())
             places = [(found.relative_to(path).as_posix(), found) for found in below]
             places = [(name, found) for name, found in places if not _is_hidden(name)]
-        elif _PATTERN.search(self._text):
-            fixed = "".join(_PATTERN.split(self._text, maxsplit=1)[0].rpartition("/")[:2])
-            base = Path(fixed)
-            matched = base.glob(self._text.removeprefix(fixed))
+        elif (split := split_pattern(self._text))[1]:
+            base = Path(split[0])
+            matched = base.glob(split[1])
             places = [(found.relative_to(base).as_posix(), found) for found in matched if found.is_file()]
         else:
             raise InvalidRequestError(f"there is nothing at {self._text}", operation=_OPERATION)
-        return _checked([Found(name, str(place), place.stat().st_size) for name, place in places], self.name)
+        return _checked([_local(name, place) for name, place in places], self.name)
 
     def open(self, found: Found) -> Any:
         return Path(found.place).open("rb")
@@ -108,31 +101,30 @@ class StoreSource:
     is_remote = True
 
     def __init__(self, text: str, backend: str, settings: Settings) -> None:
-        parts = urlsplit(text)
+        bucket, _, key = text.partition("://")[2].partition("/")  # urllib would end the path at a `?`
         self._text = text
-        self._key = parts.path.strip("/")
-        self._store = open_object_store(store_settings(settings, backend, parts.netloc), "")
+        self._key = key.strip("/")
+        self._bucket = f"{backend}://{bucket}/"
+        self._store = open_object_store(store_settings(settings, backend, bucket), "")
 
     @property
     def name(self) -> str:
         return self._text
 
     def files(self) -> list[Found]:
-        before, *pattern = _PATTERN.split(self._key, maxsplit=1)
-        base = before.rpartition("/")[0] if pattern else self._key
-        if not pattern and (alone := self._store.stat(self._key) if self._key else None) is not None:
-            return _checked([Found(PurePosixPath(self._key).name, self._key, alone.size)], self.name)
+        if (alone := self._store.stat(self._key) if self._key else None) is not None:
+            return _checked([self._found(PurePosixPath(self._key).name, self._key, alone.size)], self.name)
+        base, pattern = split_pattern(self._key)
+        base = f"{base.strip('/')}/" if base else ""
         found = [
-            Found(info.key.removeprefix(base).strip("/"), info.key, info.size)
-            for info in self._store.list(f"{base}/" if base else "")
-            if self._is_asked_for(info.key, base, is_pattern=bool(pattern))
+            self._found(name, info.key, info.size)
+            for info in self._store.list(base)
+            if _is_asked_for(name := info.key.removeprefix(base), pattern)
         ]
         return _checked(found, self.name)
 
-    def _is_asked_for(self, key: str, base: str, *, is_pattern: bool) -> bool:
-        if is_pattern:
-            return fnmatchcase(key, self._key)
-        return key.endswith(_ENDINGS) and not _is_hidden(key.removeprefix(base))
+    def _found(self, name: str, key: str, size: int) -> Found:
+        return Found(name, key, size, self._bucket + key)
 
     def open(self, found: Found) -> Any:
         return io.BufferedReader(_StoredFile(self._store, found.place, found.size), _STORE_READ_BYTES)
@@ -189,16 +181,28 @@ def store_settings(settings: Settings, backend: str, bucket: str) -> CloudSettin
     return CloudSettings.model_validate(given)
 
 
+def _is_asked_for(name: str, pattern: str) -> bool:
+    return matches(name, pattern) if pattern else name.endswith(_ENDINGS) and not _is_hidden(name)
+
+
 def _is_hidden(name: str) -> bool:
     """Markers and unfinished files, as Spark and Hive name them."""
     return any(part.startswith(("_", ".")) for part in PurePosixPath(name).parts)
 
 
+def _local(name: str, place: Path) -> Found:
+    where = os.path.abspath(place)  # noqa: PTH100 - links are kept as they are
+    return Found(name, str(place), place.stat().st_size, where)
+
+
 def _in_tree(found: Found) -> Found:
     """A hive-style tree begins with its first `column=value`, whichever folder of it was named."""
-    parts = PurePosixPath(os.path.abspath(found.place)).parts  # noqa: PTH100 - links are kept as they are
+    parts = found.known_as.split("/")
     first = next((number for number, part in enumerate(parts[:-1]) if "=" in part), None)
-    return found if first is None else found._replace(path="/".join(parts[first:]))
+    if first is None:
+        return found
+    path = "/".join(parts[first:])
+    return found._replace(path=path, known_as=path)
 
 
 def _checked(found: list[Found], name: str) -> list[Found]:
@@ -209,5 +213,5 @@ def _checked(found: list[Found], name: str) -> list[Found]:
             remedy=f"in a folder, files that end in {', '.join(_ENDINGS)} count; a pattern takes any",
         )
     in_trees = [_in_tree(one) for one in found]
-    is_one_tree = len({one.path for one in in_trees}) == len(found)
+    is_one_tree = len({one.known_as for one in in_trees}) == len(found)
     return sorted(in_trees if is_one_tree else found)

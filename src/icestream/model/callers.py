@@ -97,10 +97,10 @@ class Callers:
         caller = self._by_digest.get(self._digest(token.strip())) if scheme.lower() == _BEARER else None
         if caller is None:
             raise UnauthenticatedError(
-                "a token is needed, and this is none" if authorization else "a token is needed",
+                "the token is not known" if authorization else "a token is needed",
                 operation=operation,
-                remedy="send the header authorization: Bearer TOKEN; icestream's own clients take it from "
-                f"{TOKEN_VARIABLE}",
+                remedy=f"give one with --token or {TOKEN_VARIABLE}; other clients send the header authorization: "
+                "Bearer TOKEN",
             )
         return caller
 

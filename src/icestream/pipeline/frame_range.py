@@ -60,7 +60,7 @@ class BrokerFrames(FrameRange):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The range as batches. Raises unless every offset came, or is known to be lost."""
-        for frames in self._reader:
+        for frames in self.frames():
             self.use_schemas(self._reader.schemas)
             yield from self.take(frames)
         if self.next_offset != self._end:
@@ -70,3 +70,7 @@ class BrokerFrames(FrameRange):
                 place=self._place,
                 retryable=True,
             )
+
+    def frames(self) -> Iterator[list[Frame]]:
+        """The frames that hold the range, undecoded."""
+        yield from self._reader

@@ -23,6 +23,7 @@ from icestream.model.errors import IcestreamError, IncompatibleTableError, Topic
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline import plan
+from icestream.pipeline.carried import with_quarantine
 from icestream.pipeline.commit import Outcome, commit
 from icestream.pipeline.crash import crash_point
 from icestream.pipeline.job import translate
@@ -287,6 +288,8 @@ class Passes:
                 state.rest.until = 0.0  # the next try is another one
             return False
         figures.of(state.backlog.topic).failures += 1
+        if not state.is_pending:
+            state.rest.end()  # somebody else has put it aside: what follows has not failed yet
         return True
 
     def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:
@@ -295,7 +298,7 @@ class Passes:
             assert sink.pending is not None
             began = self._clock()
             table = sink.table or self._tables.open(state.spec(sink))
-            outcome = commit(table, sink.pending)
+            outcome = commit(table, with_quarantine(self._tables, table, sink.pending))
             seconds = self._clock() - began
             self._hint(state, outcome.table)
             return outcome, seconds
@@ -310,7 +313,7 @@ class Passes:
             (outcome, seconds), pending = result, sink.pending
             assert pending is not None
             sink.pending = None
-            state.reach(sink, outcome.table)
+            sink.take(outcome.table)
             counted.commit_seconds += seconds
             counted.conflicts += outcome.conflicts
             if outcome.ours:

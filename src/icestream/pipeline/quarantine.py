@@ -2,37 +2,32 @@
 
 The order for a frame that has failed alone, with what a kill after each step leaves behind:
 
-1. see that it is the frame: the workers can work, and its bytes are as they were acknowledged. *Nothing.*
+1. see that it is the frame: the workers can write something else (`control`), and its bytes are as they were
+   acknowledged. *Nothing.*
 2. write the frame into a file of its own beside the table, and read it back. *A file that nothing names; the next
    pipeline finds the same frame, and writes the same file.*
 3. commit the ledger past it, with an entry that says which offsets are in which file, and why. *It is in quarantine.*
 
-At most `pipeline.max_quarantined` frames of a topic are put aside: if more fail it is not a frame that is wrong, but
-the topic, and it rests with an error that says so.
+At most `pipeline.max_quarantined` frames of a topic are put aside, not counting those whose messages were published
+again: if more fail it is not a frame that is wrong, but the topic, and it rests with an error that says so.
 """
-
-from collections.abc import Sequence
-from typing import Protocol
 
 import structlog
 
 from icestream.config import PipelineSettings
 from icestream.model.errors import IcestreamError, LimitReachedError
 from icestream.pipeline.commit import Pending
+from icestream.pipeline.control import Jobs, check_workers
 from icestream.pipeline.crash import crash_point
 from icestream.pipeline.read_back import ReadBack
 from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import TopicState
-from icestream.pipeline.suspicion import CRASHED, Suspicion, may_be_the_messages
-from icestream.pipeline.write import Written, pack_parcel
+from icestream.pipeline.suspicion import may_be_the_messages, needs_control
+from icestream.pipeline.write import Written
 from icestream.table import TopicTable
-from icestream.table.quarantine import put_aside
+from icestream.table.quarantine import put_aside, read_retried
 
 _log = structlog.get_logger(__name__)
-
-
-class Jobs(Protocol):
-    def run(self, parcels: Sequence[bytes], /) -> list[Written]: ...
 
 
 class Quarantine:
@@ -47,18 +42,17 @@ class Quarantine:
     def consider(self, state: TopicState, failed: Written, error: IcestreamError) -> bool:
         """Take note of a range that failed; whether that was a single frame, which is aside now and to be committed.
 
+        Or was committed by somebody else meanwhile: then nothing is pending, and what follows is to be planned.
+
         Raises what keeps a frame from being found or put aside.
         """
         if not self._after or not may_be_the_messages(error) or failed.start != state.start:
             return False
         if isinstance(state.at_hand, ReadBack):
             return False  # there are no frames where these come from
-        suspicion = state.suspicion
-        if suspicion is None or suspicion.start != failed.start:
-            suspicion = state.suspicion = Suspicion(failed.start)
+        suspicion = state.suspect()
         suspicion.failures += 1
-        if suspicion.verdict is not None:
-            raise suspicion.verdict
+        suspicion.verdict = None  # somebody may have acted since
         if suspicion.failures < self._after:
             return False
         try:
@@ -74,19 +68,19 @@ class Quarantine:
 
     def _convict(self, state: TopicState, error: IcestreamError) -> None:
         """Steps 1 and 2, for each table that lacks the frame."""
-        if error.code == CRASHED:
-            self._spark.run([pack_parcel([])])  # a worker that has nothing to do must come back
+        if needs_control(error):
+            check_workers(state, self._sources, self._spark, error)
         frame, schema = self._sources.frame_at(state.at_hand, state.start)
         for sink in state.fed:
             if sink.table is None or (sink.committed or 0) >= frame.end_offset:
                 continue
             table = sink.table.refresh()
-            self._check_room(table, frame.base_offset, error)
+            sink.take(table)
             first = table.ledger.committed_offset
             if not frame.base_offset <= first < frame.end_offset:
                 continue  # somebody else was faster
+            self._check_room(table, frame.base_offset, error)
             entry = put_aside(table, frame, first_offset=first, reason=str(error), schema=schema)
-            sink.take(table)
             sink.pending = Pending(
                 (), first, entry.end_offset, state.backlog.epoch, quarantined=(entry,), planned_on=table.snapshot_id
             )
@@ -103,11 +97,13 @@ class Quarantine:
     def _check_room(self, table: TopicTable, offset: int, error: IcestreamError) -> None:
         count = len(table.quarantined)
         if count >= self._max_frames:
+            count = sum(read_retried(table, entry) is None for entry in table.quarantined)
+        if count >= self._max_frames:
             raise LimitReachedError(
                 f"the frame at offset {offset} cannot be written, and {count} frames of the topic are in quarantine "
                 f"already: {error}",
                 operation="quarantine",
                 place=str(table.name),
-                remedy="see what they have in common with `icestream quarantine list`, or raise "
-                "pipeline.max_quarantined",
+                remedy="see what they have in common with `icestream quarantine list`, publish them again with "
+                "`icestream quarantine retry`, or raise pipeline.max_quarantined",
             )

@@ -6,6 +6,7 @@ from icestream.model.formats import is_copy
 from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
 from icestream.pipeline.commit import Pending
+from icestream.pipeline.suspicion import Suspicion
 from icestream.table import TopicTable, WrittenFile
 
 CLEAN_SECONDS = 600.0
@@ -21,6 +22,8 @@ class Sink:
     """Of the table's ledger as last seen; none before the table was opened."""
     pending: Pending | None = None
     """Written, but not committed because the catalog was away."""
+    suspicion: Suspicion | None = None
+    """That a frame behind the committed offset cannot be written. Of this table: another one may be far ahead."""
     cleaned_at: float | None = None
     """When the folders of a Parquet copy were last looked through; none: to be done before anything is written."""
 
@@ -42,7 +45,10 @@ class Sink:
         self.pending = self.table = self.cleaned_at = None
 
     def take(self, table: TopicTable) -> None:
+        """Use a newly loaded state of the table: what is suspected of messages that it has passed is forgotten."""
         self.table, self.committed = table, table.ledger.committed_offset
+        if self.suspicion is not None and not self.suspicion.passed(self.committed):
+            self.suspicion = None
 
     def files_of(self, files: tuple[WrittenFile, ...]) -> tuple[WrittenFile, ...]:
         """Those that were written for this table."""

@@ -62,8 +62,6 @@ class TopicState:
     """When messages of it were last handed to a job."""
     crashed: bool = False
     """The last try took a worker with it: the topic gets a job of its own."""
-    suspicion: Suspicion | None = None
-    """That a frame behind the committed offset cannot be written."""
     untold: bool = False
     """The log cannot be read, or can be read again, and the figures do not say so yet."""
 
@@ -84,7 +82,8 @@ class TopicState:
             self.since = seen
         if backlog.schema != self.backlog.schema:
             self.release()
-            self.suspicion = None
+            for sink in self.sinks:
+                sink.suspicion = None
             self.rest.end()
         if backlog.error is not None or self.backlog.error is not None:
             self.untold = True
@@ -163,16 +162,23 @@ class TopicState:
                 remedy="restore the log, or delete the topic",
             )
 
-    def reach(self, sink: Sink, table: TopicTable) -> None:
-        """A table has a new state: what is suspected of messages that it holds now is forgotten."""
-        sink.take(table)
-        if self.suspicion is not None and not self.suspicion.passed(self.start):
-            self.suspicion = None
-
     @property
     def start(self) -> int:
         """Where the next messages of the tables that are fed begin."""
         return _start(self.fed or tuple(self.sinks))
+
+    @property
+    def suspicion(self) -> Suspicion | None:
+        """What is suspected of the next messages of the tables that are fed."""
+        return _suspicion(self.fed or tuple(self.sinks))
+
+    def suspect(self) -> Suspicion:
+        """The same, which begins here if there was none; the table that lacks the messages keeps it in mind."""
+        found = self.suspicion
+        if found is None:
+            sink = next(sink for sink in self.fed or self.sinks if (sink.committed or 0) == self.start)
+            found = sink.suspicion = Suspicion(self.start)
+        return found
 
     @property
     def is_tried_again(self) -> bool:
@@ -238,8 +244,9 @@ class TopicState:
         if backlog is None:
             return None
         end = backlog.durable_end if end is None else min(end, backlog.durable_end)
-        if self.suspicion is not None and self.suspicion.start == start and self.suspicion.limit is not None:
-            end = min(end, self.suspicion.limit)
+        suspicion = _suspicion(sinks)
+        if suspicion is not None and suspicion.limit is not None:
+            end = min(end, suspicion.limit)
         if end <= start:
             return None
         held = backlog.durable_end - backlog.start_offset
@@ -263,6 +270,12 @@ class TopicState:
 
 def _start(sinks: "tuple[Sink, ...] | list[Sink]") -> int:
     return min(sink.committed or 0 for sink in sinks)
+
+
+def _suspicion(sinks: tuple[Sink, ...]) -> Suspicion | None:
+    start = _start(sinks)
+    found = (sink.suspicion for sink in sinks if sink.suspicion is not None and sink.suspicion.start == start)
+    return next(found, None)
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,8 @@ What was written is in the table for good, so each try leaves less to look at, u
 
 Only failures that messages can be the cause of are counted. A broker, catalog or store that is away, a topic that was
 deleted or made again, a table that is another stream's, batches that are lost on the way: none of these is the fault of
-what stands at an offset.
+what stands at an offset. Nor is what a worker lacks: memory, modules, files. An error that nobody foresaw counts, but
+says nothing before the same workers have shown that they can write: see `control`.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,11 @@ def may_be_the_messages(error: IcestreamError) -> bool:
     if error.code == DamagedError.code:
         return error.operation == "decode"  # else it is the log, or what came of it
     return error.code in _FAULTS_OF_MESSAGES and not error.retryable
+
+
+def needs_control(error: IcestreamError) -> bool:
+    """Whether the workers may be to blame as well as the messages: the error itself does not tell."""
+    return error.code in {CRASHED, IcestreamError.code}
 
 
 @dataclass

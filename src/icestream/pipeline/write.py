@@ -34,6 +34,9 @@ from icestream.table import TableWriter, WrittenFile
 from icestream.table.together import write_together
 
 WRITE_OPERATION = "write table"
+WORKER_OPERATION = "run task"
+_LACKS = (MemoryError, ImportError, OSError)
+"""What a worker raises that does not have what it needs, whatever the messages are."""
 _MAX_TRACE = 2000
 
 
@@ -104,7 +107,7 @@ def _attempt(work: Work, start: int, end: int) -> Written:
     except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this range alone
         failure = IcestreamError(
             f"{type(error).__name__}: {error}",
-            operation=WRITE_OPERATION,
+            operation=WORKER_OPERATION if isinstance(error, _LACKS) else WRITE_OPERATION,
             place=f"{work.topic} {start} to {end}",
             retryable=True,
             details={"trace": traceback.format_exc()[-_MAX_TRACE:]},

@@ -1,16 +1,18 @@
-"""Reading a topic's table with nothing but the catalog and the store of its files: no broker, no log, no lock.
+"""Reading a topic's tables with nothing but the catalog and the store of its files: no broker, no log, no lock.
 
 A reader sees what is committed, follows new snapshots by asking the catalog every `reader.poll_interval_ms`, and keeps
-its offset alone: compaction and expiry are nothing to it. Any number can read the same table.
+its offset alone: compaction and expiry are nothing to it. Any number can read the same table. Of a topic that has two,
+because it moves between formats or once did, the one that reaches farthest is read; see `icestream.model.formats`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from icestream.config import ReaderSettings
-from icestream.model.errors import TopicNotFoundError
+from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
@@ -28,7 +30,7 @@ class StatelessReader:
 
     def __init__(
         self,
-        find_table: "Callable[[TopicName], TopicTable | None]",
+        find_tables: "Callable[[TopicName], Sequence[TopicTable]]",
         topic: TopicName,
         start: StartPosition,
         settings: ReaderSettings | None = None,
@@ -36,7 +38,7 @@ class StatelessReader:
         columns: Sequence[str] | None = None,
         where: "Filter | str | None" = None,
     ) -> None:
-        self._find_table = find_table
+        self._find_tables = find_tables
         self._topic = topic
         self._start = start
         self._columns = columns
@@ -83,9 +85,20 @@ class StatelessReader:
             if table is not None:
                 self._stream_id = table.ledger.stream_id
                 selection = Selection.of(table.stream_schema, self._columns, self._where)
-                offset = resolve(self._start, None, self._find, str(self._topic))
+                offset = self._resolve()
                 self._reader = TopicReader((self._tier,), offset, selection, place=str(self._topic))
         return self._reader
+
+    def _resolve(self) -> int:
+        """A snapshot or a tag is one table's, whichever that is; any other position is in the one that is read."""
+        if self._start.kind in ("snapshot", "tag"):
+            for table in self._find_tables(self._topic):
+                with suppress(InvalidRequestError):
+                    return self._resolve_in(table)
+        return self._resolve_in(self._find())
+
+    def _resolve_in(self, table: "TopicTable | None") -> int:
+        return resolve(self._start, None, lambda: table, str(self._topic))
 
     def _expected(self) -> TopicReader:
         reader = self._opened()
@@ -99,7 +112,7 @@ class StatelessReader:
         return reader
 
     def _find(self) -> "TopicTable | None":
-        found = self._find_table(self._topic)
+        found = farthest(self._find_tables(self._topic))
         if self._stream_id is not None and (found is None or found.ledger.stream_id != self._stream_id):
             raise TopicNotFoundError(
                 "the topic was deleted" + (" and made again" if found is not None else ""),
@@ -107,3 +120,8 @@ class StatelessReader:
                 place=str(self._topic),
             )
         return found
+
+
+def farthest(tables: "Sequence[TopicTable]") -> "TopicTable | None":
+    """The table with the most messages, the first of equals; None of none."""
+    return max(tables, key=lambda table: table.ledger.committed_offset, default=None)

@@ -1,8 +1,10 @@
 """What is known of tenants, as metrics.
 
-The number of series is bounded: the tenants that were seen first have their own, the others are one, `_other`.
+The number of series is bounded: the tenants that were seen first have their own, the others are one, `(other)`. No
+counter falls, not even when a tenant is gone.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -32,6 +34,9 @@ class TenantCollector(Collector):
         self._tenants = tenants
         self._max_tenants = max_tenants
         self._named: set[str] = set()
+        self._written = _Written()
+        self._lock = threading.Lock()
+        """For those who ask at the same time."""
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -41,9 +46,11 @@ class TenantCollector(Collector):
             figures = self._tenants.all()
         except ClosedError:
             return
-        by_label = [(self._label(one["tenant"]), one) for one in figures]
+        with self._lock:
+            by_label = [(self._label(one["tenant"]), one) for one in figures]
+            written = self._written.add_up(by_label)
         yield from _received(by_label)
-        yield from _written(by_label)
+        yield from _written(written)
         yield from _lags(by_label)
 
     def _label(self, tenant: str) -> str:
@@ -71,11 +78,32 @@ def _received(figures: Labelled) -> Iterator[Metric]:
     yield _counter("icestream_tenant_refused_requests", text, ["tenant", "signal", "code"], refused)
 
 
-def _written(figures: Labelled) -> Iterator[Metric]:
+class _Written:
+    """What the pipeline wrote, by label. Its sums of a tenant end with the tenant's topics; here they stay."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Counter[str]]] = {}
+        """Of the tenants that there were the last time."""
+        self._gone: dict[str, Counter[str]] = {}
+
+    def add_up(self, figures: Labelled) -> dict[str, Counter[str]]:
+        now = {
+            one["tenant"]: (label, Counter({name: one["pipeline"][name] for name in _WRITTEN}))
+            for label, one in figures
+        }
+        for tenant, (label, before) in self._last.items():
+            if tenant not in now or not before <= now[tenant][1]:
+                self._gone.setdefault(label, Counter()).update(before)
+        self._last = now
+        sums = {label: Counter(counts) for label, counts in self._gone.items()}
+        for label, counts in now.values():
+            sums.setdefault(label, Counter()).update(counts)
+        return sums
+
+
+def _written(sums: dict[str, Counter[str]]) -> Iterator[Metric]:
     for name, text in _WRITTEN.items():
-        counted: Counter[tuple[str, ...]] = Counter()
-        for tenant, one in figures:
-            counted[tenant,] += one["pipeline"][name]
+        counted: Counter[tuple[str, ...]] = Counter({(label,): counts[name] for label, counts in sums.items()})
         yield _counter(f"icestream_tenant_table_{name}", text, ["tenant"], counted)
 
 

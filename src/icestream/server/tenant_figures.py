@@ -16,8 +16,8 @@ from icestream.storage.stats import table_figures
 
 MAX_TENANTS = 1_000
 """In one answer."""
-OTHER_TENANT = "_other"
-"""What is nobody's own; no tenant can be called so."""
+OTHER_TENANT = "(other)"
+"""What is nobody's own; no namespace can be called so."""
 
 
 Counts = dict[str, dict[str, Any]]

@@ -21,6 +21,7 @@ from icestream.model.message import Message, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader import StatelessReader
+from icestream.reader.stateless import farthest
 
 if TYPE_CHECKING:
     from icestream.model.filters import Filter
@@ -47,7 +48,7 @@ class ReadOnlyStorage:
         where: "Filter | str | None" = None,
     ) -> StatelessReader:
         return StatelessReader(
-            self.find_table,
+            self.find_tables,
             TopicName.parse(name),
             start or StartPosition.earliest(),
             self.settings.reader,
@@ -134,11 +135,16 @@ class ReadOnlyStorage:
         await asyncio.to_thread(self.close)
 
     def find_table(self, name: TopicName) -> "TopicTable | None":
-        """A topic's table as the catalog has it now: what the format names first, or else the other; None if none."""
+        """A topic's table as the catalog has it now: of two, the one that reaches farthest; None if there is none."""
+        return farthest(self.find_tables(name))
+
+    def find_tables(self, name: TopicName) -> "list[TopicTable]":
+        """The tables of a topic, what the format names first before the other; one of another stream is not its."""
         if self._is_nowhere():
-            return None
-        first, other = StorageFormat(self.settings.storage.format).all_tables(name)
-        return self.tables.find(first) or self.tables.find(other)
+            return []
+        named = StorageFormat(self.settings.storage.format).all_tables(name)
+        found = [table for table in map(self.tables.find, named) if table is not None]
+        return [table for table in found if table.ledger.stream_id == found[0].ledger.stream_id]
 
     def _is_nowhere(self) -> bool:
         """Whether the catalog is a SQLite file that does not exist: opening it would make it."""

@@ -20,8 +20,9 @@ from icestream.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from icestream.model.formats import is_copy
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, stream_schema
-from icestream.model.names import TopicName
+from icestream.model.names import COPY_SUFFIX, TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud, MetadataRegistry
@@ -70,6 +71,8 @@ class Topics:
         self._lock = threading.Lock()
         """Guards what is known here, briefly."""
         self._topics: dict[TopicName, Topic] = {}
+        self.changes = 0
+        """Grows with every topic that comes or goes, after it is found or gone."""
         self._load()
 
     def __len__(self) -> int:
@@ -183,6 +186,7 @@ class Topics:
     def _know(self, record: TopicRecord) -> Topic:
         with self._lock:
             topic = self._topics[record.name] = self._topic(record)
+            self.changes += 1
         return topic
 
     def _topic(self, record: TopicRecord) -> Topic:
@@ -230,6 +234,7 @@ class Topics:
             self._metadata.put(keys.topic(topic.name), record.to_bytes())
             with self._lock:
                 del self._topics[topic.name]
+                self.changes += 1
         with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
             topic.close(deleted=True)
         try:
@@ -357,7 +362,9 @@ class Topics:
         self._logs.clean()
         for entry in scan(self._metadata, keys.topics()):
             record = TopicRecord.from_bytes(entry.value)
-            if record.deleting:
+            if record.topic.endswith(COPY_SUFFIX):
+                _log.warning("a topic with the name of a Parquet copy is left as it is", topic=record.topic)
+            elif record.deleting:
                 self._logs.remove(record)
                 self.deletions.add(record)
             else:
@@ -367,7 +374,7 @@ class Topics:
     def _adopt_unknown_logs(self) -> None:
         """Take in logs that no record knows of: the metadata was lost, the messages were not."""
         for name in self._logs.found():
-            if name in self._topics or not self._logs.is_there(name):
+            if name in self._topics or is_copy(name) or not self._logs.is_there(name):
                 continue
             record = self._lost.record_of(self._logs.stream(name))
             with contextlib.suppress(ConflictError):

@@ -20,6 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
 from icestream.table.bloom_writing import OwnFilters, own_options, parquet_options
+from icestream.table.files import SyncedFile
 from icestream.table.statistics import data_file_statistics
 
 _CODECS = {"uncompressed": "none"}
@@ -108,10 +109,11 @@ class DataFileWriter:
         )
 
     def discard(self) -> None:
-        """Close the file however it stands, and remove it."""
-        for part in (self._parquet, self._stream):
+        """Close the file however it stands, and remove it; one that is hidden until it is complete stays so."""
+        end = self._stream.discard if isinstance(self._stream, SyncedFile) else self._stream.close
+        for step in (self._parquet.close, end):
             with contextlib.suppress(Exception):  # whatever made the write fail may make this fail too
-                part.close()
+                step()
         self._parquet.is_open = False  # or it would try again when it is collected
         with contextlib.suppress(Exception):  # then it is left to the clean-up of orphans
             self._io.delete(self._location)

@@ -98,6 +98,11 @@ class SyncedFile(pa.OSFile):  # type: ignore[misc]  # pyarrow is untyped
         _sync(self._path)
         _sync(os.path.dirname(self._path))  # noqa: PTH120 - a hot path's string, not worth a Path
 
+    def discard(self) -> None:
+        """Close the file as it stands and remove it, under the name that it has now."""
+        super().close()
+        os.unlink(self._path)  # noqa: PTH108 - as above
+
     def __exit__(self, *_exception: object) -> None:
         self.close()
 

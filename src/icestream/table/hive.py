@@ -14,7 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from uuid import UUID, uuid4
 
+import structlog
+
 from icestream.config import Settings
+from icestream.config.locations import is_within
 from icestream.model.errors import InvalidRequestError
 from icestream.model.formats import copied
 from icestream.model.messages import ENVELOPE
@@ -29,6 +32,7 @@ DATA_PATH = "write.data.path"
 _HOUR_SECONDS = 3600
 _DAY_HOURS = 24
 _HOUR_UNIT = "hour"
+_log = structlog.get_logger(__name__)
 
 
 def parquet_location(settings: Settings) -> str:
@@ -50,7 +54,8 @@ def _beside_warehouse(settings: Settings) -> str | None:
     scheme, _, path = warehouse.partition("://")
     folder = PurePosixPath(path)
     if len(folder.parts) > 1:
-        return f"{scheme}://{folder.parent}/parquet"
+        name = "parquet" if folder.name != "parquet" else "-parquet"  # the warehouse itself may have that name
+        return f"{scheme}://{folder.parent}/{name}"
     return f"{scheme}://{folder}/-parquet"  # a bucket has nothing beside it; no namespace can have this name
 
 
@@ -58,6 +63,31 @@ def hive_properties(settings: Settings, table: TopicName) -> dict[str, str]:
     """What a Parquet copy has besides the properties of any table."""
     topic = copied(table)
     return {LAYOUT: HIVE, DATA_PATH: f"{parquet_location(settings)}/{topic.namespace}/{topic.name}"}
+
+
+def check_apart(table: TopicName, data_path: str, location: str) -> None:
+    """Refuse folders of a copy that the clean-up of the topic's own table looks into, or that hold that table."""
+    if is_within(data_path, location) or is_within(location, data_path):
+        raise InvalidRequestError(
+            f"the plain files' folder {data_path} and the table's, {location}, lie one in the other: the clean-up of "
+            "the table would take the plain files for its own",
+            operation="open table",
+            place=str(table),
+            remedy="set storage.parquet_path to a place outside of the catalog's warehouse",
+        )
+
+
+def note_other_place(settings: Settings, table: TopicName, data_path: str) -> None:
+    """A copy stays where it began, whatever the settings say by now."""
+    if settings.storage.parquet_path is not None:
+        wanted = hive_properties(settings, table)[DATA_PATH]
+        if wanted != data_path:
+            _log.warning(
+                "plain files of a topic go on where they began, not where storage.parquet_path says",
+                table=str(table),
+                folder=data_path,
+                setting=wanted,
+            )
 
 
 def hive_partition(columns: list[str]) -> tuple[str, ...]:

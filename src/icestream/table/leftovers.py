@@ -62,12 +62,17 @@ def remove_leftovers(table: TopicTable) -> TopicTable:
 def find_leftovers(table: TopicTable) -> list[str]:
     """Step 1: the store's paths of files in the copy's folders that no snapshot names."""
     with reporting("list files", str(table.name)):
-        listed = dict(_listed(table))
-        for manifests in _manifests(table):
+        last = _last_hour(table)
+        first_hour = None if last is None else day_of(last)
+        listed = dict(_listed(table, first_hour))
+        for manifest in _manifests(table) if listed else ():
+            newest = _upper_hour(manifest)
+            if first_hour is not None and newest is not None and newest < first_hour:
+                continue  # all that it names lies in older folders
+            for name in _names(table, manifest):
+                listed.pop(name, None)
             if not listed:
                 break
-            for name in _names(table, manifests):
-                listed.pop(name, None)
         return sorted(listed.values())
 
 
@@ -93,14 +98,13 @@ def remove_all(table: TopicTable) -> None:
         _io(table).remove_listed(folder, (path for below, path in found.items() if own.fullmatch(_name(below))))
 
 
-def _listed(table: TopicTable) -> Iterator[tuple[str, str]]:
-    """The table's own files by name, from the day of the last committed hour on."""
+def _listed(table: TopicTable, first_hour: int | None) -> Iterator[tuple[str, str]]:
+    """The table's own files by name, from the day that begins with an hour on."""
     io, folder = _io(table), table.properties[DATA_PATH]
     own = own_file(table.iceberg.metadata.table_uuid)
-    last = _last_hour(table)
     for day in io.list_folders(folder):
         begins = date_of(day)
-        if begins is None or (last is not None and begins < day_of(last)):
+        if begins is None or (first_hour is not None and begins < first_hour):
             continue
         for below, path in io.list_files(f"{folder}/{day}").items():
             if own.fullmatch(_name(below)):
@@ -109,27 +113,32 @@ def _listed(table: TopicTable) -> Iterator[tuple[str, str]]:
 
 def _last_hour(table: TopicTable) -> int | None:
     """The newest partition; None where nothing is committed, or the manifests do not say."""
-    bounds = [manifest.partitions[0].upper_bound if manifest.partitions else None for manifest in table.manifests]
-    known = [int.from_bytes(bound, "little", signed=True) for bound in bounds if bound is not None]
-    return max(known) if known and len(known) == len(bounds) else None
+    hours = [_upper_hour(manifest) for manifest in table.manifests]
+    known = [hour for hour in hours if hour is not None]
+    return max(known) if known and len(known) == len(hours) else None
 
 
-def _manifests(table: TopicTable) -> Iterator[list[ManifestFile]]:
-    """Those of the current snapshot, then what older snapshots have besides."""
+def _upper_hour(manifest: ManifestFile) -> int | None:
+    """The newest partition of the files that a manifest names; None where it does not say."""
+    bound = manifest.partitions[0].upper_bound if manifest.partitions else None
+    return None if bound is None else int.from_bytes(bound, "little", signed=True)
+
+
+def _manifests(table: TopicTable) -> Iterator[ManifestFile]:
+    """Those of the current snapshot, the newest first, then what older snapshots have besides."""
     seen = {manifest.manifest_path for manifest in table.manifests}
-    yield list(table.manifests)
+    yield from sorted(table.manifests, key=lambda one: -(one.sequence_number or 0))
     for snapshot in table.iceberg.metadata.snapshots:
         if snapshot.snapshot_id == table.snapshot_id:
             continue
         others = [one for one in snapshot.manifests(table.iceberg.io) if one.manifest_path not in seen]
         seen.update(one.manifest_path for one in others)
-        yield others
+        yield from others
 
 
-def _names(table: TopicTable, manifests: Iterable[ManifestFile]) -> Iterator[str]:
-    for manifest in manifests:
-        for entry in manifest.fetch_manifest_entry(table.iceberg.io, discard_deleted=True):
-            yield _name(entry.data_file.file_path)
+def _names(table: TopicTable, manifest: ManifestFile) -> Iterator[str]:
+    for entry in manifest.fetch_manifest_entry(table.iceberg.io, discard_deleted=True):
+        yield _name(entry.data_file.file_path)
 
 
 def _name(path: str) -> str:

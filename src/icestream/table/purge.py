@@ -30,10 +30,11 @@ _MAY_DELETE = "gc.enabled"
 _log = structlog.get_logger(__name__)
 
 
-def purge(table: Table) -> None:
+def purge(table: Table) -> bool:
+    """Whether the table's files are icestream's to remove."""
     metadata = table.metadata
     if metadata.properties.get(_MAY_DELETE, "true").lower() == "false":
-        return
+        return False
     with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="table-purge") as threads:
         work = _Purge(table.io, threads)
         work.remove(quarantine_files(metadata.properties))
@@ -50,6 +51,7 @@ def purge(table: Table) -> None:
             failures=work.failures,
             error=work.last_error,
         )
+    return True
 
 
 class _Purge:

@@ -17,7 +17,7 @@ begins with `_`. They go with the table when it is dropped.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import NoSuchTableError
@@ -107,6 +107,16 @@ def read_retried(table: TopicTable, entry: Quarantined) -> dict[str, Any] | None
 
 def note_retried(table: TopicTable, entry: Quarantined, offsets: dict[str, int | None]) -> None:
     _write_and_compare(table, _beside(entry.file, _RETRIED), json.dumps({"retried_us": now_us(), **offsets}).encode())
+
+
+def copy_entry(entry: Quarantined, source: TopicTable, target: TopicTable) -> Quarantined:
+    """Put what one table of a topic has in quarantine beside the other too; what that one has to record."""
+    read_frame(source, entry)
+    file = f"{_stem(target, entry.first_offset, entry.end_offset)}{_FRAME}"
+    endings = [_FRAME, _ABOUT, *([_RETRIED] if read_retried(source, entry) is not None else [])]
+    for ending in endings:
+        _write_and_compare(target, _beside(file, ending), _read(source, _beside(entry.file, ending)))
+    return replace(entry, file=file)
 
 
 def quarantine_files(properties: Mapping[str, str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 One `Tables` serves all threads of a process, and keeps the catalog and its connections.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock
@@ -19,11 +20,11 @@ from pyiceberg.table import Table
 
 from icestream.config import Settings
 from icestream.model.errors import IncompatibleTableError, InvalidRequestError
-from icestream.model.formats import is_copy
+from icestream.model.formats import copied, copy_of, is_copy
 from icestream.model.names import TopicName
 from icestream.table.catalogs import open_catalog, place, reporting
 from icestream.table.evolution import adapt
-from icestream.table.hive import hive_partition, hive_properties
+from icestream.table.hive import DATA_PATH, check_apart, hive_partition, hive_properties, note_other_place
 from icestream.table.ledger import STREAM_ID, Ledger
 from icestream.table.leftovers import remove_all
 from icestream.table.manifest_index import ManifestIndex
@@ -60,6 +61,8 @@ class Tables:
         """
         with reporting("open table", self._where(spec.topic)):
             found = self._load(spec.topic) or self._create(spec)
+            if is_copy(spec.topic):
+                self._check_copy(spec.topic, found.metadata.properties)
             state = self._state(spec.topic, found)
             if state.ledger.stream_id != spec.stream_id:
                 raise IncompatibleTableError(
@@ -86,8 +89,7 @@ class Tables:
                 return False
             with suppress(NoSuchTableError):  # somebody else was faster
                 self.catalog.drop_table(self._identifier(topic))
-        purge(found)
-        if is_copy(topic):
+        if purge(found) and is_copy(topic):
             remove_all(self._state(topic, found))
         return True
 
@@ -113,17 +115,43 @@ class Tables:
         by = hive_partition(spec.schema.names) if plain else spec.partition_by
         ledger = Ledger(spec.stream_id, spec.epoch, 0)
         properties = new_table_properties(self._settings.table, columns, ledger, spec.sort_by)
+        if plain:
+            properties |= hive_properties(self._settings, spec.topic)
+            self._check_copy(spec.topic, properties)
         self._create_namespace(identifier[:-1])
         try:
-            return self.catalog.create_table(
+            made = self.catalog.create_table(
                 identifier,
                 schema,
                 partition_spec=partition_spec(by, schema),
                 sort_order=sort_order(spec.sort_by, columns.offset, schema),
-                properties={**properties, **(hive_properties(self._settings, spec.topic) if plain else {})},
+                properties=properties,
             )
         except TableAlreadyExistsError:  # two made it at once: the other one's is the table
             return self.catalog.load_table(identifier)
+        if not plain:
+            self._check_new(spec.topic, made)
+        return made
+
+    def _check_copy(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Before anything is written to a copy; only the catalog knows where the topic's own table is."""
+        if (data_path := properties.get(DATA_PATH)) is None:
+            return
+        if (own := self._load(copied(topic))) is not None:
+            check_apart(topic, data_path, own.metadata.location)
+        note_other_place(self._settings, topic, data_path)
+
+    def _check_new(self, topic: TopicName, made: Table) -> None:
+        """A table that the catalog has put where the plain files are does not stay: cleaning it would remove them."""
+        copy = self._load(copy_of(topic))
+        if copy is None or (data_path := copy.metadata.properties.get(DATA_PATH)) is None:
+            return
+        try:
+            check_apart(topic, data_path, made.metadata.location)
+        except InvalidRequestError:
+            with suppress(NoSuchTableError):
+                self.catalog.drop_table(self._identifier(topic))
+            raise
 
     def _identifier(self, topic: TopicName) -> tuple[str, ...]:
         if self._settings.catalog.type == "glue" and "." in topic.namespace:

@@ -1,9 +1,12 @@
 """Requests that wait at the same time become rows, and a frame of the log, together.
 
 Conversion is done by one thread at a time. The first request for a topic waits for its turn; those that come meanwhile
-sleep, and it takes them along: serialized requests that are joined are a valid request, and a large one costs less an
-item than many small ones. So a request's thread is woken once: when it is stored, or when it is the first of those that
-did not fit. When a joined request is refused each is tried alone, so that nobody is refused for another's mistake.
+sleep, and it takes them along: serialized requests that are joined are a valid request, if each is whole, and a large
+one costs less an item than many small ones. So a request's thread is woken once: when it is stored, or when it is the
+first of those that did not fit.
+
+Whatever a request is, the others that wait with it fare as if it was not there: what is not whole goes alone, and when
+joined requests are refused, or fail in an unknown way before anything is stored, each is tried alone.
 """
 
 import threading
@@ -12,8 +15,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.model.errors import InvalidRequestError
 from icestream.telemetry.signals import Signal
+from icestream.telemetry.whole import is_whole
 
 
 class Target(NamedTuple):
@@ -29,6 +33,8 @@ class _Waiting:
         self.request = request
         self.is_answered = False
         self.error: Exception | None = None
+        self.rows = 0
+        self.nbytes = 0
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -44,7 +50,7 @@ class _Waiting:
         self._asleep.acquire()
 
 
-_Made = tuple[list[_Waiting], pa.RecordBatch | InvalidRequestError]
+_Made = tuple[list[_Waiting], pa.RecordBatch | Exception]
 
 
 class Combiner:
@@ -63,7 +69,10 @@ class Combiner:
         """Held while requests become rows."""
 
     def store(self, target: Target, request: bytes) -> tuple[int, int]:
-        """Return when the request's rows are durable: how many rows and bytes this call itself has brought there."""
+        """Return when the request's rows are durable: how many rows and bytes of Arrow they are.
+
+        Of rows that became durable together each request has a share by its size: the sum over all is exact.
+        """
         mine = _Waiting(request)
         with self._lock:
             waiting = self._waiting.setdefault(target, [])
@@ -71,28 +80,26 @@ class Combiner:
             is_first = len(waiting) == 1
         if not is_first:
             mine.sleep()
-        rows, nbytes = self._store_waiting(target) if not mine.is_answered else (0, 0)
+        if not mine.is_answered:
+            self._store_waiting(target)
         if mine.error is not None:
             raise mine.error
-        return rows, nbytes
+        return mine.rows, mine.nbytes
 
-    def _store_waiting(self, target: Target) -> tuple[int, int]:
+    def _store_waiting(self, target: Target) -> None:
         """Called for the first one that waits; when it returns that one is answered, and those that it took along."""
-        rows = nbytes = 0
         group: list[_Waiting] = []
         try:
             with self.converting:
                 group = self._take(target)
                 made = self._make(target.signal, group)
             for members, batch in made:
-                if self._finish(target, members, batch) and isinstance(batch, pa.RecordBatch):
-                    rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+                self._finish(target, members, batch)
         except Exception as error:
             for member in group:
                 if not member.is_answered:
                     member.answer(error)
             raise
-        return rows, nbytes
 
     def _take(self, target: Target) -> list[_Waiting]:
         """The first request for a topic and others, as many as fit; the first of the rest has the next turn."""
@@ -110,23 +117,60 @@ class Combiner:
             return group
 
     def _make(self, signal: Signal, group: list[_Waiting]) -> list[_Made]:
-        try:
-            return [(group, self._convert(signal, b"".join(member.request for member in group)))]
-        except InvalidRequestError as error:
-            if len(group) == 1:
-                return [(group, error)]
-        return [made for member in group for made in self._make(signal, [member])]
+        """The rows of requests, of as many as possible together."""
+        if len(group) == 1:
+            return [(group, self._converted(signal, group))]
+        whole: list[_Waiting] = []
+        alone: list[_Waiting] = []
+        for member in group:
+            (whole if is_whole(member.request) else alone).append(member)
+        made: list[_Made] = []
+        batch = self._converted(signal, whole) if whole else None
+        if isinstance(batch, pa.RecordBatch):
+            made.append((whole, batch))
+        elif batch is not None:
+            alone = group
+        return made + [([member], self._converted(signal, [member])) for member in alone]
 
-    def _finish(self, target: Target, members: list[_Waiting], batch: pa.RecordBatch | InvalidRequestError) -> bool:
+    def _converted(self, signal: Signal, members: list[_Waiting]) -> pa.RecordBatch | Exception:
+        try:
+            return self._convert(signal, b"".join(member.request for member in members))
+        except Exception as error:  # noqa: BLE001 (raised by who sent it)
+            return error
+
+    def _finish(self, target: Target, members: list[_Waiting], batch: pa.RecordBatch | Exception) -> None:
         """Bring rows into the log and answer those who sent them."""
-        error: IcestreamError | None = None
-        if isinstance(batch, InvalidRequestError):
+        error: Exception | None = None
+        if isinstance(batch, Exception):
             error = batch
         elif batch.num_rows:
             try:
                 self._publish(target, batch)
-            except IcestreamError as refusal:
+            except InvalidRequestError as refusal:
+                if len(members) > 1:
+                    self._finish_each(target, members)
+                    return
                 error = refusal
+            except Exception as refusal:  # noqa: BLE001 (raised by each who sent some of it)
+                error = refusal
+        if isinstance(batch, pa.RecordBatch) and error is None:
+            _share_out(batch, members)
         for member in members:
             member.answer(error)
-        return error is None
+
+    def _finish_each(self, target: Target, members: list[_Waiting]) -> None:
+        """For rows that are refused together: those of one of them may be the reason."""
+        for member in members:
+            with self.converting:
+                batch = self._converted(target.signal, [member])
+            self._finish(target, [member], batch)
+
+
+def _share_out(batch: pa.RecordBatch, members: list[_Waiting]) -> None:
+    """Each member's part of the rows, by size; what is left over by rounding goes to later ones."""
+    rows, nbytes, size = batch.num_rows, batch.nbytes, sum(len(member.request) for member in members)
+    for member in members:
+        own = len(member.request)
+        if own:
+            member.rows, member.nbytes = rows * own // size, nbytes * own // size
+        rows, nbytes, size = rows - member.rows, nbytes - member.nbytes, size - own

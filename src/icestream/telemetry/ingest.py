@@ -54,7 +54,7 @@ class Stored:
     """What became of a request."""
 
     rows: int
-    """Stored by the thread of this request, on behalf of others too or by none: their sum is right."""
+    """About the request's own: those that are stored together are shared out by size, and the sum is exact."""
     nbytes: int
     rejected: int = 0
     reason: str = ""

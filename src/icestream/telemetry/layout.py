@@ -21,5 +21,10 @@ def topic_name(tenant: str, dataset: str | None, signal: Signal) -> TopicName:
     return TopicName(tenant, f"{dataset}_{signal}" if dataset is not None else str(signal))
 
 
+def is_telemetry(name: TopicName) -> bool:
+    """Whether a topic is called like one of a signal, of a dataset or not."""
+    return any(name.name == signal or name.name.endswith(f"_{signal}") for signal in Signal)
+
+
 def partition_by(settings: TelemetrySettings) -> tuple[str, ...]:
     return () if settings.partition == "none" else (f"{settings.partition}(_publish_time)",)

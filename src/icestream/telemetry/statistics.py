@@ -2,7 +2,7 @@
 
 Counted once a request, never a row. The number of tenants is bounded: one is counted by name when it is known or has
 brought rows; those beyond the bound, and requests that were refused before it was clear whose they are, are counted
-together as `OTHER`, which no tenant can be called.
+together as `OTHER`, which no namespace can be called.
 """
 
 import threading
@@ -13,7 +13,7 @@ from typing import Any
 
 from icestream.telemetry.signals import Signal
 
-OTHER = "_other"
+OTHER = "(other)"
 _MAX_REASONS = 100
 _OTHER_REASON = "other"
 

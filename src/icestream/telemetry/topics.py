@@ -9,7 +9,7 @@ from icestream.model.errors import InvalidRequestError, LimitReachedError, Topic
 from icestream.model.names import TopicName
 from icestream.model.schema_text import encode_schema
 from icestream.storage import IcebergStorage, Topic
-from icestream.telemetry.layout import SORT_BY, partition_by, topic_name
+from icestream.telemetry.layout import SORT_BY, is_telemetry, partition_by, topic_name
 from icestream.telemetry.options import Options
 from icestream.telemetry.schemas import topic_schema
 from icestream.telemetry.signals import Signal
@@ -22,10 +22,20 @@ class TelemetryTopics:
         self._partition_by = partition_by(settings)
         self._schemas = {signal: topic_schema(signal, options) for signal in Signal}
         self._making = threading.Lock()
+        self._tenants: tuple[int, frozenset[str]] = (-1, frozenset())
+        """Those that have datasets or more, and which state of the topics that was found in."""
 
     def has_tenant(self, tenant: str) -> bool:
-        """Whether a tenant has a topic of telemetry, of its own and no dataset's."""
-        return any(self._storage.topics.has(topic_name(tenant, None, signal)) for signal in Signal)
+        """Whether a tenant has a topic of telemetry, a dataset's too. Topics are looked through when they changed."""
+        topics = self._storage.topics
+        if any(topics.has(topic_name(tenant, None, signal)) for signal in Signal):
+            return True
+        changes, tenants = self._tenants
+        if changes != topics.changes:
+            changes = topics.changes
+            tenants = frozenset(topic.name.namespace for topic in topics.find() if is_telemetry(topic.name))
+            self._tenants = (changes, tenants)
+        return tenant in tenants
 
     def get(self, tenant: str, dataset: str | None, signal: Signal) -> Topic:
         """The topic, which is made where it is missing, and has at least the columns of the signal."""
@@ -53,8 +63,7 @@ class TelemetryTopics:
             )
 
     def _check_room(self, name: TopicName) -> None:
-        endings = tuple(map(str, Signal))
-        count = sum(other.name.name.endswith(endings) for other in self._storage.topics.find(f"{name.namespace}/"))
+        count = sum(is_telemetry(other.name) for other in self._storage.topics.find(f"{name.namespace}/"))
         if count >= self._max_topics:
             raise LimitReachedError(
                 f"the tenant has {count} topics already",

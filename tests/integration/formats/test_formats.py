@@ -12,6 +12,7 @@ import pytest
 from tests.plain_files import COPY, NAME, Place, offsets_by_glob
 from tests.reading import TOPIC
 
+from icestream.model import names
 from icestream.model.errors import InvalidNameError
 from icestream.model.formats import StorageFormat
 from icestream.model.offsets import StartPosition
@@ -234,6 +235,27 @@ def test_a_copy_has_no_name_that_a_topic_can_have(place: Place) -> None:
         place.client.create_topic(f"{TOPIC}__parquet")
 
 
+def test_a_topic_that_an_older_version_gave_such_a_name_is_left_as_it_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = f"{TOPIC}__parquet"
+    with monkeypatch.context() as before:
+        before.setattr(names, "COPY_SUFFIX", "/")
+        place.start("both")
+        place.client.create_topic(old)
+        with place.client.producer(old) as producer:
+            producer.send(b"x").result()
+        place.stop()
+    names._parts.cache_clear()
+    for storage_format in ("both", "iceberg"):
+        place.start(storage_format)
+        place.publish(5)
+        place.drain()
+        place.check_readers()
+        assert [topic.topic for topic in place.client.list_topics()] == [TOPIC]
+    assert list((place.path / "wal" / old).iterdir()), "the log is kept"
+
+
 def test_verify_finds_what_is_wrong_with_the_second_table(place: Place) -> None:
     place.start("both")
     place.publish(20)
@@ -263,7 +285,7 @@ def test_with_a_real_spark_session(place: Place, spark: Spark) -> None:
 
 def test_on_an_object_store(tmp_path: Path, s3_server: S3Server) -> None:
     sections = s3_server.settings()
-    place = Place(tmp_path, **sections, storage={"parquet_path": f"s3://{s3_server.bucket}/plain/{tmp_path.name}"})
+    place = Place(tmp_path, **sections, storage={"parquet_path": f"s3://{s3_server.bucket}/-plain/{tmp_path.name}"})
     try:
         place.start("both")
         place.publish(10)
@@ -271,7 +293,7 @@ def test_on_an_object_store(tmp_path: Path, s3_server: S3Server) -> None:
         table = place.table(COPY)
         abandoned = table.writer().write(table.scan(), max_memory_bytes=1 << 24)
         assert {file.path.rpartition("/date=")[0] for file in abandoned} == {
-            f"s3://{s3_server.bucket}/plain/{tmp_path.name}/default/events"
+            f"s3://{s3_server.bucket}/-plain/{tmp_path.name}/default/events"
         }
         place.publish(10)
         place.drain()
@@ -293,6 +315,6 @@ def _glob(place: Place, server: S3Server, folder: str) -> list[int]:
         secret_key=place.settings().object_store.secret_key.get_secret_value(),  # type: ignore[union-attr]
         region="us-east-1",
     )
-    found = store.get_file_info(pa.fs.FileSelector(f"{server.bucket}/plain/{folder}", recursive=True))
+    found = store.get_file_info(pa.fs.FileSelector(f"{server.bucket}/-plain/{folder}", recursive=True))
     files = [info.path for info in found if info.path.endswith(".parquet")]
     return [offset for path in files for offset in pa.parquet.read_table(path, filesystem=store)["offset"].to_pylist()]

@@ -118,5 +118,10 @@ def test_files_in_a_bucket(
     assert body(topics.client.read(f"{tenant}/traces")).equals(rows)
     one = run(topics, f"{place}/date=2026-01-01/*/*.parquet", "--tenant", tenant, "--no-wait", "--json")
     assert (report_of(one)["published"], one.exit_code) == (0, 0)
+    for pattern, files in (("*/hour=0?/part-0000[01]*", 2), ("**/*.parquet", 3), ("**", 4)):
+        shown = report_of(run(topics, f"{place}/{pattern}", "--tenant", tenant, "--dry-run", "--json"))
+        assert len(shown["files"]) == files, pattern
+    across = run(topics, f"{place}/date=2026-01-01/*", "--tenant", tenant, "--dry-run")
+    assert "there are no Parquet files at" in across.stderr
     local = run(topics, tmp_path / "old", "--tenant", tenant, "--no-wait", "--json")
     assert report_of(local)["published"] == 0

@@ -113,6 +113,62 @@ class TestATree:
         assert published(topics, traces(tenant)).equals(rows)
 
 
+class TestFolders:
+    """Trees whose folders alone have a column's values, as Hive, Spark and Arrow write them."""
+
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string())])
+
+    def write(self, place: Path, regions: list[str | None]) -> pa.Table:
+        rows = pa.table({"id": range(len(regions)), "region": pa.array(regions, pa.string())})
+        pq.write_to_dataset(rows, place, partition_cols=["region"])
+        return rows
+
+    def test_their_values_reach_topic_and_table_and_are_part_of_the_proof(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        topic = topics.create(f"{tenant}/own", self.schema)
+        rows = self.write(tmp_path, ["eu", "us", None, "a/b =é", "eu"])
+        dry = migrate(topics, tmp_path, topic=str(topic), dry_run=True)
+        assert dry.mapping == {"id": "id", "region": "the folder region=…"}
+        first = migrate(topics, tmp_path, topic=str(topic))
+        assert (first.published, all(file.verified for file in first.files)) == (5, True)
+        topics.drain(topic)
+        again = migrate(topics, tmp_path, topic=str(topic), wait=True)
+        assert (again.published, again.committed) == (0, True)
+        assert all(file.verified for file in again.files)
+        assert body(in_table(topics, topic, 5)).sort_by("id").equals(rows)
+
+    def test_a_topic_that_has_another_value_is_found_different(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        topic = topics.create(f"{tenant}/own", self.schema)
+        self.write(tmp_path, ["eu", "eu"])
+        migrate(topics, tmp_path, topic=str(topic), wishes=Wishes(ignored=frozenset({"region"})))
+        assert states(migrate(topics, tmp_path, topic=str(topic))) == [State.DIFFERENT]
+
+    def test_without_a_place_they_end_it_before_anything_is_published(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        topic = topics.create(f"{tenant}/own", pa.schema([("id", pa.int64())]))
+        self.write(tmp_path, ["eu", "us"])
+        with pytest.raises(InvalidRequestError, match=r"no column 'region' of its folders .*give --rename .*--ignore"):
+            migrate(topics, tmp_path, topic=str(topic))
+        assert topics.client.describe_topic(topic).durable_end == 0
+        ignored = Wishes(ignored=frozenset({"region"}))
+        assert migrate(topics, tmp_path, topic=str(topic), wishes=ignored).published == 2
+
+    def test_a_value_that_does_not_fit_refuses_its_files_and_holds_up_no_others(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        topic = topics.create(f"{tenant}/own", pa.schema([("id", pa.int64()), ("region", pa.int32())]))
+        self.write(tmp_path, ["17", "eu"])
+        for dry_run in (True, False):
+            report = migrate(topics, tmp_path, topic=str(topic), dry_run=dry_run)
+            assert states(report)[1] is State.REFUSED
+            assert "the folder region=eu has no int32 for column 'region'" in str(report.files[1].error)
+        assert topics.client.read(topic).select(["id", "region"]).to_pylist() == [{"id": 0, "region": 17}]
+
+
 class TestOtherTopics:
     def test_messages(self, topics: Topics, tmp_path: Path, tenant: str) -> None:
         topic = topics.create(f"{tenant}/events")
@@ -226,7 +282,7 @@ def test_the_data_files_of_another_topics_table(topics: Topics, tmp_path: Path, 
     [old] = topics.table(traces(tenant)).iceberg.inspect.files()["file_path"].to_pylist()
     report = migrate(topics, Path(old.removeprefix("file://")), tenant=f"{tenant}x")
     assert (report.published, len(report.failed)) == (90, 0)
-    assert report.dropped == ["_offset", "_publish_time", "_producer", "_sequence"]
+    assert report.dropped == ["_offset", "_publish_time", "_producer", "_sequence", "_publish_time_day"]
     found = published(topics, traces(f"{tenant}x"))
     order = [("start_time_unix_nano", "ascending")]
     assert found.sort_by(order).equals(rows.sort_by(order))
@@ -306,6 +362,54 @@ class TestTogetherWithOthers:
             == found.sort_by([("_producer", "ascending"), ("_offset", "ascending")])["_offset"].to_pylist()
         ), "rows of a file are not in its order"
         assert sorted(found["name"].to_pylist()) == sorted(rows["name"].to_pylist())
+
+    def test_a_file_that_is_written_anew_meanwhile_is_refused(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        pq.write_table(spans(5), tmp_path / "x.parquet")
+        pause = Pause("moving", lambda: pq.write_table(spans(6), tmp_path / "x.parquet"))
+        [refused] = migrate(topics, tmp_path, tenant=tenant, progress=pause).files
+        assert (refused.state, refused.published) == (State.REFUSED, 0)
+        assert "the file has changed meanwhile" in str(refused.error)
+
+    def test_two_migrations_that_name_different_folders_publish_each_row_once(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        (tmp_path / "sub").mkdir()
+        rows = spans(150)
+        pq.write_table(rows, tmp_path / "sub" / "x.parquet")
+        other: list[MigrationReport] = []
+        pause = Pause("moving", lambda: other.append(migrate(topics, tmp_path / "sub", tenant=tenant)))
+        report = migrate(topics, tmp_path, tenant=tenant, progress=pause)
+        assert (other[0].published, report.published, states(report)) == (150, 0, [State.PUBLISHED])
+        assert published(topics, traces(tenant)).equals(rows)
+
+    def test_a_copy_that_another_brought_in_meanwhile_is_refused(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            pq.write_table(spans(1_000), tmp_path / name / "x.parquet")
+        pause = Pause("moving", lambda: migrate(topics, tmp_path / "one", tenant=tenant))
+        [refused] = migrate(topics, tmp_path / "two", tenant=tenant, progress=pause).files
+        assert (refused.state, refused.published) == (State.REFUSED, 0)
+        assert "the same content was migrated from another path" in str(refused.error)
+        assert topics.client.describe_topic(traces(tenant)).durable_end == 1_000
+
+    def test_copies_that_two_sent_at_the_same_moment_are_said_to_be_there_twice(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        """So few rows are not looked for before each file."""
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            pq.write_table(spans(10), tmp_path / name / "x.parquet")
+        pause = Pause("moving", lambda: migrate(topics, tmp_path / "one", tenant=tenant))
+        [double] = migrate(topics, tmp_path / "two", tenant=tenant, progress=pause).files
+        assert (double.state, double.published) == (State.DIFFERENT, 10)
+        assert "the topic has its rows twice" in str(double.error)
+        pause = Pause("moving", lambda: migrate(topics, tmp_path / "one", tenant=f"{tenant}x"))
+        [wanted] = migrate(topics, tmp_path / "two", tenant=f"{tenant}x", progress=pause, again=True).files
+        assert (wanted.state, wanted.published) == (State.PUBLISHED, 10)
 
     def test_what_differs_in_the_topic_is_found_with_its_rows(
         self, topics: Topics, tmp_path: Path, tenant: str

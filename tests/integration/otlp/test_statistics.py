@@ -82,6 +82,16 @@ def test_series_are_bounded_and_the_rest_is_one(open_doors: OpenDoors) -> None:
         assert {sample.labels["tenant"]: sample.value for sample in found} == {"t0": 1, "t1": 1, OTHER_TENANT: 3}
 
 
+def test_what_is_nobodys_own_is_no_namespaces(open_doors: OpenDoors) -> None:
+    doors = open_doors(auth=AuthSettings(tokens=TOKENS))
+    doors.storage.topics.create("_other/events")
+    assert not doors.send("http", Signal.LOGS, serialized(Signal.LOGS)).ok
+    assert {one["tenant"]: (one["topics"], list(one["received"])) for one in figures(doors).all()} == {
+        "_other": (1, []),
+        OTHER_TENANT: (0, ["logs"]),
+    }
+
+
 def test_a_tenants_token_sees_that_tenant_alone(open_doors: OpenDoors) -> None:
     doors = open_doors()
     for tenant in ("acme", "globex"):

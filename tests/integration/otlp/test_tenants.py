@@ -22,7 +22,6 @@ CODES = {
     "refused": {"grpc": grpc.StatusCode.PERMISSION_DENIED.value[0], "http": 403},
     "invalid": {"grpc": grpc.StatusCode.INVALID_ARGUMENT.value[0], "http": 400},
     "limited": {"grpc": grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], "http": 429},
-    "full": {"grpc": grpc.StatusCode.FAILED_PRECONDITION.value[0], "http": 403},
 }
 both_doors = pytest.mark.parametrize("door", ["grpc", "http"])
 
@@ -73,6 +72,19 @@ class TestRefusals:
             assert doors.send(door, Signal.LOGS, body, x_tenant_id=tenant).code == CODES[outcome][door]
         assert doors.topics() == ["acme/logs", "default/logs"]
 
+    def test_a_tenant_that_has_datasets_alone_is_known(self, open_doors: OpenDoors, door: str) -> None:
+        doors = open_doors(telemetry=TelemetrySettings(auto_create_tenants=False))
+        body = serialized(Signal.LOGS)
+        for topic in ("shop/catalogs", "shop/events", "acme/prod_traces"):
+            doors.storage.topics.create(topic)
+        assert doors.send(door, Signal.LOGS, body, x_tenant_id="acme").ok
+        assert doors.send(door, Signal.LOGS, body, x_tenant_id="shop").code == CODES["refused"][door]
+        doors.storage.topics.create("shop/prod_logs")
+        known = doors.send(door, Signal.LOGS, body, x_tenant_id="shop", x_dataset_id="prod")
+        assert known.code == CODES["invalid"][door]  # for the topic's columns, which makes no topic
+        doors.storage.topics.delete("shop/prod_logs")
+        assert doors.send(door, Signal.LOGS, body, x_tenant_id="shop").code == CODES["refused"][door]
+
     def test_a_plain_topic_of_that_name_is_left_alone(self, open_doors: OpenDoors, door: str) -> None:
         doors = open_doors()
         doors.storage.topics.create("default/traces")
@@ -101,13 +113,15 @@ class TestLimits:
 
     def test_a_tenant_has_so_many_topics(self, open_doors: OpenDoors, door: str) -> None:
         doors = open_doors(telemetry=TelemetrySettings(max_topics_per_tenant=2))
+        doors.storage.topics.create("default/catalogs")  # is no telemetry
         found = [
             doors.send(door, Signal.LOGS, serialized(Signal.LOGS), x_dataset_id=dataset)
             for dataset in ("one", "two", "three", "one")
         ]
-        assert [outcome.code for outcome in found] == [CODES[o][door] for o in ("ok", "ok", "full", "ok")]
+        assert [outcome.code for outcome in found] == [CODES[o][door] for o in ("ok", "ok", "limited", "ok")]
         assert found[2].retry_seconds is None
-        assert doors.topics() == ["default/one_logs", "default/two_logs"]
+        assert "retry-after" not in found[2].headers
+        assert doors.topics() == ["default/catalogs", "default/one_logs", "default/two_logs"]
         assert doors.send(door, Signal.LOGS, serialized(Signal.LOGS), x_tenant_id="other").ok
 
 
@@ -157,7 +171,7 @@ class TestManyTenantsInARequest:
         assert (outcome.ok, partial.rejected_log_records) == (True, 3)
         assert doors.topics() == ["acme/traces", "default/logs", "globex/logs"]
         only_acme = serialized(Signal.LOGS, tenant="acme")
-        assert doors.send(door, Signal.LOGS, only_acme).code == CODES["full"][door]
+        assert doors.send(door, Signal.LOGS, only_acme).code == CODES["limited"][door]
 
     def test_a_tenants_own_token_does_not_write_elsewhere(self, open_doors: OpenDoors, door: str, mixed: bytes) -> None:
         doors = open_doors(telemetry=TelemetrySettings(tenant_attribute="tenant"), auth=AuthSettings(tokens=TOKENS))

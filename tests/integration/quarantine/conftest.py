@@ -12,6 +12,7 @@ from icestream.app import Broker
 from icestream.config import Settings
 from icestream.model.messages import Encoding
 from icestream.model.names import TopicName
+from icestream.pipeline.control import InPlaceOfFrame
 from icestream.pipeline.report import TopicFigures
 from icestream.pipeline.session import JobFailedError
 from icestream.pipeline.write import Work, Written
@@ -54,7 +55,7 @@ def drain(site: Pipelines, jobs: InlineJobs | None = None, **pipeline: int) -> d
 
 
 class CrashingAt(InlineJobs):
-    """A job fails, as Spark's does when a worker dies, whenever it is to write a range with an offset."""
+    """A job fails, as Spark's does when a worker dies, whenever it is to write the message at an offset."""
 
     def __init__(self, offset: int) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class CrashingAt(InlineJobs):
 
     def run(self, parcels: Sequence[bytes], /) -> list[Written]:
         works: list[Work] = [work for parcel in parcels for work in pickle.loads(parcel)]
-        ranges = [one for work in works for one in work.ranges]
+        ranges = [one for work in works if not isinstance(work.fetch, InPlaceOfFrame) for one in work.ranges]
         if self.is_sick or any(start <= self._offset < end for start, end in ranges):
             self.jobs += 1
             raise JobFailedError("a worker died")

@@ -11,6 +11,7 @@ from tests.integration.quarantine.conftest import CrashingAt, drain, poison
 
 from icestream.app import Broker
 from icestream.cli.main import cli
+from icestream.model.messages import message_batch
 from icestream.model.quarantine import open_frame_file
 
 
@@ -66,7 +67,7 @@ def test_what_is_not_there_is_told_in_one_sentence(site: Pipelines, run: Any, da
     site.publish("sound", [b"a"])
     drain(site)
     assert "0 frames in quarantine" in run("quarantine", "list", *data).output
-    assert "0 frames in quarantine" in run("quarantine", "list", "--data", str(tmp_path / "nowhere")).output
+    assert "no catalog here" in run("quarantine", "list", "--data", str(tmp_path / "nowhere"), code=1).output
     assert not (tmp_path / "nowhere").exists()
     assert "is not in quarantine" in run("quarantine", "show", "aside/sound", "0", *data, code=1).output
     assert "no table" in run("quarantine", "list", "aside/other", *data, code=1).output
@@ -103,6 +104,20 @@ def test_a_retry_that_was_published_and_not_noted_is_not_published_twice(
     told = run("quarantine", "retry", "aside/cut", "0", *data).output
     assert "not known: it was done before" in told
     assert site.client.describe_topic("aside/cut").durable_end == 2
+
+
+def test_a_retry_that_was_cut_short_is_gone_on_with(site: Pipelines, run: Any, data: list[str]) -> None:
+    payloads = [b"%d" % number for number in range(10)]
+    site.publish("half", payloads)
+    drain(site, CrashingAt(3))
+    stream_id = site.client.describe_topic("aside/half").stream_id
+    with site.client.producer("aside/half", name=f"quarantine-0-{stream_id}") as producer:
+        producer.send_batch(message_batch(payloads[:4])).result()
+    told = json.loads(run("quarantine", "retry", "aside/half", "0", *data, "--json").output)
+    assert (told["first_offset"], told["end_offset"], told["before"]) == (14, 20, 4)
+    assert site.client.read("aside/half", start=10).column("payload").to_pylist() == payloads
+    shown = run("quarantine", "show", "aside/half", "0", *data).output
+    assert "offsets 14 to 19, next 20, and before that 4 messages" in shown
 
 
 def test_verify_lists_it_and_ends_with_0(site: Pipelines, running: Broker, run: Any, data: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from icestream.model.formats import StorageFormat
 from icestream.model.messages import Encoding
 from icestream.pipeline.write import Work, Written
 from icestream.storage.verify import BrokerLogs, verify_topic
-from icestream.table.quarantine import FOLDER, read_about, read_frame
+from icestream.table.quarantine import FOLDER, note_retried, read_about, read_frame
 from icestream.wal import prepare
 
 
@@ -82,21 +82,6 @@ def test_a_frame_that_takes_workers_down_is_found_and_the_log_still_has_it(site:
     assert site.client.read(site.topic("crash")).num_rows == 60, "who reads the log sees it still"
 
 
-def test_while_no_worker_can_work_no_frame_is_blamed(site: Pipelines) -> None:
-    site.publish("sick", [b"a"])
-    jobs = CrashingAt(-1)
-    jobs.is_sick = True
-    runner = site.runner(jobs, pipeline=QUICK)
-    runner.topics.look_at_all()
-    for _ in range(12):
-        runner.topics[site.topic("sick")].rest.until = 0.0
-        runner.passes.run({site.topic("sick"): 1})
-    assert table_of(site, "sick").quarantined == ()
-    jobs.is_sick = False
-    site.drain(runner)
-    site.check("sick", [b"a"])
-
-
 class Failing(InlineJobs):
     def __init__(self, error: IcestreamError) -> None:
         super().__init__()
@@ -140,6 +125,19 @@ def test_a_topic_that_is_wrong_throughout_rests_after_a_few_frames(site: Pipelin
     assert len(table_of(site, "wrong").quarantined) == 8
 
 
+def test_frames_that_were_published_again_leave_room_for_others(site: Pipelines, running: Broker) -> None:
+    topic = site.topic("room")
+    for _ in range(3):
+        poison(running, topic)
+    runner = site.runner(InlineJobs(), pipeline={**QUICK, "max_quarantined": 2})
+    assert "2 frames of the topic are in quarantine already" in str(runner.drain(threading.Event()).topics[topic].error)
+    table = table_of(site, "room")
+    note_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
+    runner.topics[topic].rest.end()
+    figures = runner.drain(threading.Event()).topics[topic]
+    assert (figures.error, figures.quarantined, figures.committed_offset) == (None, 1, 9)
+
+
 def test_two_pipelines_put_it_aside_once(site: Pipelines, running: Broker) -> None:
     topic = site.topic("twice")
     site.publish("twice", [b"a"])
@@ -156,6 +154,44 @@ def test_two_pipelines_put_it_aside_once(site: Pipelines, running: Broker) -> No
         loop.join()
     assert offsets(site, "twice") == [0, 4]
     assert len(table_of(site, "twice").quarantined) == 1
+
+
+def test_a_pipeline_that_was_too_late_goes_on_behind_it(site: Pipelines, running: Broker) -> None:
+    topic = site.topic("late")
+    site.publish("late", [b"a"])
+    poison(running, topic)
+    site.publish("late", [b"b"])
+    jobs = FirstAnother(lambda: site.drain(site.runner(InlineJobs(), pipeline=QUICK)))
+    runner = site.runner(jobs, pipeline=QUICK)
+    stopping = threading.Event()
+    draining = threading.Thread(target=runner.drain, args=(stopping,))
+    draining.start()
+    draining.join(60)
+    was_running = draining.is_alive()
+    stopping.set()
+    draining.join()
+    assert jobs.was_overtaken
+    assert not was_running
+    assert runner.topics[topic].committed == 5
+    assert offsets(site, "late") == [0, 4]
+    assert len(table_of(site, "late").quarantined) == 1
+
+
+class FirstAnother(InlineJobs):
+    """Has somebody else do all of it while the frame that cannot be opened is tried alone."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+        self.was_overtaken = False
+
+    def run(self, parcels: Sequence[bytes], /) -> list[Written]:
+        written = super().run(parcels)
+        alone = [(one.start, one.end) for one in written if one.error is not None] == [(1, 4)]
+        if alone and not self.was_overtaken:
+            self.was_overtaken = True
+            self._act()
+        return written
 
 
 def test_verify_tells_it_from_damage_and_figures_count_it(site: Pipelines, running: Broker) -> None:

@@ -31,6 +31,10 @@ def test_a_pipeline_that_cannot_write_the_topic() -> None:
     assert commit_trouble(figures(now_us(), "no room")) == "the pipeline cannot write it: no room"
 
 
+def test_a_tenant_is_not_told_of_the_pipeline_as_a_whole() -> None:
+    assert commit_trouble({"pipeline": {"topics": {}}}) is None
+
+
 def test_a_pipeline_at_work_is_no_trouble() -> None:
     assert commit_trouble(figures(now_us())) is None
 

@@ -40,8 +40,12 @@ class TestFinding:
         path = write(tmp_path / "old" / "date=2026-01-31" / "hour=03" / "x.parquet")
         wanted = "date=2026-01-31/hour=03/x.parquet"
         for place in (tmp_path, tmp_path / "old", path.parent, path, tmp_path / "old" / "*" / "hour=0?" / "*"):
-            assert [found.path for found in files(place)] == [wanted]
-        assert files(path)[0].partitions == ["date", "hour"]
+            assert [(found.path, found.known_as) for found in files(place)] == [(wanted, wanted)]
+
+    def test_another_file_is_known_by_where_it_lies_whichever_folder_is_named(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "old" / "sub" / "x.parquet")
+        for place in (tmp_path, path.parent, path, path.parent / ".." / "sub", tmp_path / "*" / "*" / "x*"):
+            assert [found.known_as for found in files(place)] == [str(path)]
 
     def test_two_trees_with_the_same_names_stay_apart(self, tmp_path: Path) -> None:
         for tree in ("one", "two"):
@@ -52,6 +56,8 @@ class TestFinding:
         for name in ("a/part-0", "a/part-1", "b/part-0"):
             write(tmp_path / name)
         assert [found.path for found in files(tmp_path / "*" / "part-0")] == ["a/part-0", "b/part-0"]
+        assert [found.path for found in files(tmp_path / "**" / "part-0")] == ["a/part-0", "b/part-0"]
+        assert len(files(tmp_path / "**")) == 3
 
     def test_an_empty_folder_and_a_path_to_nothing_are_said_so(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError, match="no Parquet files"):

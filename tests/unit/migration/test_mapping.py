@@ -37,9 +37,11 @@ def test_what_icestream_and_folders_have_added_is_left_out() -> None:
         [pa.array([5, 6, 7]), pa.array([0] * 3, ENVELOPE[1].type), pa.array(["p"] * 3), pa.array([0, 1, 2]), *rows],
         schema=stream_schema(TRACES),
     ).append_column("hour", pa.array([1, 1, 1]))
-    columns = map_columns(own.schema, TRACES, NOTHING_SAID, partitions=["date", "hour"], signal=Signal.TRACES)
-    assert columns.dropped == ("_offset", "_publish_time", "_producer", "_sequence", "hour")
-    assert traces(own, partitions=["hour"]).equals(rows)
+    columns = map_columns(
+        own.schema, TRACES, NOTHING_SAID, partitions={"date": "2026-01-31", "hour": "01"}, signal=Signal.TRACES
+    )
+    assert columns.dropped == ("_offset", "_publish_time", "_producer", "_sequence", "hour", "date")
+    assert traces(own, partitions={"hour": "01"}).equals(rows)
 
 
 def test_an_unknown_column_is_refused_with_its_name_and_the_ways_out() -> None:

@@ -22,7 +22,7 @@ from icestream.model.errors import (
 )
 from icestream.pipeline.session import JobFailedError, SessionLostError
 from icestream.pipeline.suspicion import Suspicion, may_be_the_messages
-from icestream.pipeline.write import WRITE_OPERATION
+from icestream.pipeline.write import WORKER_OPERATION, WRITE_OPERATION
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,7 @@ def test_what_messages_can_be_the_cause_of_counts(error: IcestreamError) -> None
         SessionLostError("x"),
         DamagedError("the range ended early", retryable=True),
         IcestreamError("the broker failed", operation="read"),
+        IcestreamError("MemoryError: malloc failed", operation=WORKER_OPERATION, retryable=True),
     ],
 )
 def test_what_is_nobodys_message_does_not(error: IcestreamError) -> None:

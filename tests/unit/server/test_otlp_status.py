@@ -35,7 +35,6 @@ RETRYABLE_GRPC = {CODES.UNAVAILABLE, CODES.RESOURCE_EXHAUSTED}
         (InvalidNameError("x"), CODES.INVALID_ARGUMENT, 400, False),
         (InvalidMessageError("x"), CODES.INVALID_ARGUMENT, 400, False),
         (TooLargeError("x"), CODES.INVALID_ARGUMENT, 413, False),
-        (LimitReachedError("x"), CODES.FAILED_PRECONDITION, 403, False),
         (RateLimitedError("x", details={"retry_after_seconds": 2.5}), CODES.RESOURCE_EXHAUSTED, 429, True),
         (OverloadedError("x"), CODES.UNAVAILABLE, 503, True),
         (DiskFullError("x"), CODES.UNAVAILABLE, 503, True),
@@ -55,6 +54,14 @@ def test_only_what_may_succeed_later_is_told_as_retryable(
     assert (status.code in RETRYABLE_GRPC) is retryable
     assert (status.retry_after is not None) is retryable
     assert "secret" not in status.message
+
+
+def test_a_limit_that_does_not_pass_by_itself_says_no_time() -> None:
+    status = Status.of(LimitReachedError("x"))
+    assert (status.code, status.http) == (CODES.RESOURCE_EXHAUSTED, 429)
+    assert status.retry_after is None
+    assert status.retry_info is None
+    assert not GoogleStatus.FromString(status.to_bytes()).details
 
 
 @pytest.mark.parametrize("text", ["short", "é" * 3000, "half a pair \ud800", "x" * 127, "x" * 128])

@@ -64,8 +64,8 @@ def test_nothing_is_published_before_the_object_store_could_be_looked_at(tmp_pat
     with storage(tmp_path) as store:
         kept = make_history(store)
     lose_metadata(tmp_path)
+    objects.is_away = True
     with storage(tmp_path) as store:
-        objects.is_away = True
         with pytest.raises(UnavailableError) as raised:
             publish(store, 1)
         assert raised.value.retryable

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 from tests.unit.table.conftest import local
 
 from icestream.config import Settings
@@ -17,6 +19,7 @@ from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table import leftovers as leftovers_module
+from icestream.table.files import RenamedFile
 from icestream.table.hive import DATA_PATH, date_of, day_of, hive_folder, own_file, parquet_location
 from icestream.table.leftovers import find_leftovers, names_files, remove_leftovers, remove_written
 from icestream.table.together import write_together
@@ -54,8 +57,8 @@ def table(tables: Tables) -> TopicTable:
     return tables.open(TableSpec(copy_of(TOPIC), "stream", 1, STREAM_SCHEMA, partition_by=("bucket(4, key)",)))
 
 
-def write(table: TopicTable, start: int, end: int) -> TopicTable:
-    files = table.writer().write([rows(start, end)], max_memory_bytes=1 << 24)
+def write(table: TopicTable, start: int, end: int, *, minutes: int = 10) -> TopicTable:
+    files = table.writer().write([rows(start, end, minutes=minutes)], max_memory_bytes=1 << 24)
     return table.commit(files, start=start, end=end, epoch=1)
 
 
@@ -95,6 +98,27 @@ def test_after_an_error_neither_name_is_left(table: TopicTable) -> None:
 
     with pytest.raises(ZeroDivisionError):
         replace(table.writer(), row_group_bytes=1).write(chain([rows(0, 1)], failing()), max_memory_bytes=1 << 20)
+    assert files(table) == []
+
+
+def test_a_file_that_is_given_up_is_at_no_time_seen(table: TopicTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    close = RenamedFile.close
+
+    def look(file: RenamedFile) -> None:
+        close(file)
+        seen.append([path.name for path in files(table)])
+
+    monkeypatch.setattr(RenamedFile, "close", look)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from (rows(0, 1), rows(1, 2))
+        assert files(table)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        replace(table.writer(), row_group_bytes=1).write(failing(), max_memory_bytes=1 << 20)
+    assert seen == []
     assert files(table) == []
 
 
@@ -153,6 +177,27 @@ def test_days_before_the_last_committed_one_are_not_looked_at(table: TopicTable)
     assert find_leftovers(table) == []
 
 
+def test_manifests_of_older_days_are_not_opened(table: TopicTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in range(0, 40, 4):  # one manifest each, over three days
+        table = write(table, start, start + 4, minutes=60)
+    opened: list[str] = []
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def note(manifest: ManifestFile, io: FileIO, discard_deleted: bool = True) -> list[ManifestEntry]:
+        opened.append(manifest.manifest_path)
+        return fetch(manifest, io, discard_deleted)
+
+    monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", note)
+    last_day = {path.name for path in files(table) if "date=2026-12-02" in str(path)}
+    assert find_leftovers(table.refresh()) == []
+    assert 0 < len(opened) < len(table.manifests) / 2
+    assert len(last_day) >= len(opened)
+    opened.clear()
+    abandoned = table.writer().write([rows(40, 41, minutes=60)], max_memory_bytes=1 << 24)
+    assert find_leftovers(table.refresh()) == [str(local(file.path)) for file in abandoned]
+    assert 0 < len(opened) < len(table.manifests) / 2
+
+
 def test_a_pass_that_was_planned_before_the_fence_cannot_commit(table: TopicTable) -> None:
     table = write(table, 0, 5)
     late = table.writer().write([rows(5, 10)], max_memory_bytes=1 << 24)
@@ -205,10 +250,20 @@ def test_dropping_a_copy_leaves_no_file_of_it(tables: Tables, table: TopicTable)
     assert files(table) == [theirs]
 
 
+def test_a_copy_whose_files_belong_to_others_too_is_dropped_without_them(tables: Tables, table: TopicTable) -> None:
+    table = write(table, 0, 20)
+    with table.iceberg.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    before = files(table)
+    assert tables.drop(table.name, "stream")
+    assert files(table) == before
+
+
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
         ({}, "file://{data_dir}/parquet"),
+        ({"catalog": {"warehouse": "/lake/parquet"}}, "file:///lake/-parquet"),
         ({"storage": {"parquet_path": "/somewhere/else/"}}, "file:///somewhere/else"),
         ({"storage": {"parquet_path": "s3://bucket/plain/"}}, "s3://bucket/plain"),
         ({"catalog": {"warehouse": "s3://bucket/a/warehouse"}}, "s3://bucket/a/parquet"),

@@ -6,8 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+from tests.otlp_wire import field, fields
 
-from icestream.model.errors import InvalidMessageError, UnavailableError
+from icestream.model.errors import InvalidMessageError, TooLargeError, UnavailableError
 from icestream.telemetry import Signal
 from icestream.telemetry.combine import Combiner, Target
 
@@ -16,39 +17,53 @@ LOGS = Target("acme", None, Signal.LOGS)
 PATIENCE_SECONDS = 60.0
 
 
+def whole(text: bytes) -> bytes:
+    """A request: one field with the text."""
+    return field(1, 2, text)
+
+
 class Stage:
-    """Each byte of a request is a row, `!` is no request; the first conversion waits until others have come."""
+    """Each byte in a request's fields is a row. `!` is no request, `?` a fault, and rows with a `+` are refused.
+
+    The first conversion waits until others have come.
+    """
 
     def __init__(self, *, max_bytes: int = 1000) -> None:
         self.combiner = Combiner(self.convert, self.publish, max_bytes)
-        self.converted: list[bytes] = []
         self.published: list[tuple[Target, bytes]] = []
         self.refuse_publishing: Exception | None = None
         self.first_began = threading.Event()
         self.go = threading.Event()
 
     def convert(self, _signal: Signal, request: bytes) -> pa.RecordBatch:
-        self.converted.append(request)
-        if request == b"first":
+        text = b"".join(content for _, _, content in fields(request))
+        if text == b"first":
             self.first_began.set()
             assert self.go.wait(PATIENCE_SECONDS)
-        if b"!" in request:
+        if b"!" in text:
             raise InvalidMessageError("no request")
-        return pa.record_batch({"row": list(request)}, pa.schema([("row", pa.int64())]))
+        if b"?" in text:
+            raise RuntimeError("a fault of the conversion")
+        return pa.record_batch({"row": list(text)}, pa.schema([("row", pa.int64())]))
 
     def publish(self, target: Target, rows: pa.RecordBatch) -> None:
         if self.refuse_publishing is not None:
             raise self.refuse_publishing
-        self.published.append((target, bytes(rows["row"].to_pylist())))
+        text = bytes(rows["row"].to_pylist())
+        if b"+" in text:
+            raise TooLargeError("a message is too large")
+        self.published.append((target, text))
 
     def run(self, *requests: tuple[Target, bytes]) -> list[Future[tuple[int, int]]]:
-        """The requests come while another one is converted."""
+        """The texts come while another one is converted, one after the other."""
         with ThreadPoolExecutor(len(requests) + 1) as pool:
-            first = pool.submit(self.combiner.store, LOGS, b"first")
+            first = pool.submit(self.combiner.store, LOGS, whole(b"first"))
             assert self.first_began.wait(PATIENCE_SECONDS)
-            futures = [pool.submit(self.combiner.store, target, request) for target, request in requests]
-            while sum(map(len, self.combiner._waiting.values())) < len(requests):
-                pass
+            futures = []
+            for number, (target, text) in enumerate(requests, 1):
+                futures.append(pool.submit(self.combiner.store, target, whole(text)))
+                while sum(map(len, self.combiner._waiting.values())) < number:
+                    time.sleep(0.001)
             self.go.set()
         assert not self.combiner._waiting
         return [first, *futures]
@@ -73,7 +88,7 @@ def test_nobody_is_answered_before_the_rows_are_stored() -> None:
 
     def watched(target: Target, request: bytes) -> tuple[int, int]:
         stored = store(target, request)
-        if not any(request in rows for _, rows in stage.published):
+        if not any(request[2:] in rows for _, rows in stage.published):
             too_early.append(request)
         return stored
 
@@ -103,8 +118,38 @@ def test_a_bad_one_is_refused_alone() -> None:
     assert sorted(rows for _, rows in stage.published[1:]) == [b"a", b"c"]
 
 
+@pytest.mark.parametrize(("text", "error"), [(b"!", InvalidMessageError), (b"?", RuntimeError), (b"+", TooLargeError)])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_nobody_suffers_for_another_and_rows_are_counted_once(text: bytes, error: type[Exception], place: int) -> None:
+    stage = Stage()
+    texts = [b"aaa", b"bb"]
+    texts.insert(place, text)
+    _, *answers = stage.run(*[(TRACES, text) for text in texts])
+    assert isinstance(answers.pop(place).exception(), error)
+    assert sorted(rows for _, rows in stage.published[1:]) == [b"aaa", b"bb"]
+    assert [answer.result() for answer in answers] == [(3, 24), (2, 16)]
+
+
+def test_rows_that_are_stored_together_are_shared_out_by_size() -> None:
+    stage = Stage()
+    _, *answers = stage.run((TRACES, b"a" * 98), (TRACES, b""), (TRACES, b"b" * 48))
+    assert len(stage.published) == 2
+    shares = [answer.result()[0] for answer in answers]
+    assert sum(shares) == 98 + 48
+    assert sum(answer.result()[1] for answer in answers) == 8 * (98 + 48)
+    assert shares[0] > shares[2] > shares[1]
+
+
+def test_a_fault_of_the_log_is_heard_by_those_whose_rows_it_had_and_nobody_else() -> None:
+    stage = Stage()
+    stage.refuse_publishing = RuntimeError("a fault")
+    _, joined, bad, other = stage.run((TRACES, b"a"), (TRACES, b"!"), (TRACES, b"c"))
+    assert isinstance(bad.exception(), InvalidMessageError)
+    assert joined.exception() is other.exception() is stage.refuse_publishing
+
+
 def test_they_are_joined_only_up_to_a_limit() -> None:
-    stage = Stage(max_bytes=4)
+    stage = Stage(max_bytes=2 * len(whole(b"xy")))
     stage.run(*[(TRACES, b"xy")] * 5)
     assert sorted(len(rows) for _, rows in stage.published[1:]) == [2, 4, 4]
     large = Stage(max_bytes=4)

@@ -2,6 +2,10 @@
 
 import threading
 
+import pytest
+
+from icestream.model.errors import InvalidNameError
+from icestream.model.names import check_part
 from icestream.server.tenant_figures import OTHER_TENANT
 from icestream.telemetry import Signal
 from icestream.telemetry.statistics import OTHER, TenantStatistics
@@ -69,5 +73,7 @@ def test_no_count_is_lost_between_threads() -> None:
     assert counted.figures()["acme"]["logs"]["rows"] == 8000
 
 
-def test_both_layers_call_the_rest_the_same() -> None:
+def test_both_layers_call_the_rest_the_same_as_no_namespace_can_be_called() -> None:
     assert OTHER == OTHER_TENANT
+    with pytest.raises(InvalidNameError):
+        check_part(OTHER, what="namespace")

@@ -38,7 +38,7 @@ class TenantWritten(Model):
 
 
 class Tenant(Model):
-    tenant: str = Field(description="A namespace; `_other` is what is no tenant's own.")
+    tenant: str = Field(description="A namespace; `(other)` is what is no tenant's own.")
     topics: int
     received: dict[str, TenantReceived] = Field(description="What came in at the doors for OpenTelemetry, by signal.")
     pipeline: TenantWritten

@@ -26,13 +26,17 @@ _FINAL = {
     "invalid_request": (grpc.StatusCode.INVALID_ARGUMENT, 400),
     "invalid_message": (grpc.StatusCode.INVALID_ARGUMENT, 400),
     "too_large": (grpc.StatusCode.INVALID_ARGUMENT, 413),
-    "limit_reached": (grpc.StatusCode.FAILED_PRECONDITION, 403),
+    "limit_reached": (grpc.StatusCode.RESOURCE_EXHAUSTED, 429),
     "no_such_route": (grpc.StatusCode.UNIMPLEMENTED, 404),
     "method_not_allowed": (grpc.StatusCode.UNIMPLEMENTED, 405),
     "slow_request": (grpc.StatusCode.DEADLINE_EXCEEDED, 408),
     "unsupported_media_type": (grpc.StatusCode.INVALID_ARGUMENT, 415),
 }
-"""What will not change by sending again."""
+"""What will not change by sending again.
+
+A limit that is reached does not say when it will not be: that tells gRPC's senders to give up, while HTTP has no code
+that says so, and senders try again for as long as they are set to.
+"""
 _PASSES = frozenset({"closed", "topic_not_found", "topic_exists"})
 """The broker is stopping, or a topic was deleted in between: the next try finds another broker, or makes the topic."""
 _log = structlog.get_logger(__name__)

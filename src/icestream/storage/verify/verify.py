@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from icestream.model.errors import IcestreamError
+from icestream.model.errors import IcestreamError, PermissionDeniedError, UnauthenticatedError
 from icestream.model.names import TopicName
 from icestream.model.quarantine import quarantined_ranges
 from icestream.storage.cloud import TopicCloud
@@ -66,6 +66,8 @@ def verify_topic(
         for other in found[1:]:
             _verify_other(topic, found, other, find_log(topic), cloud, report, progress)
         note_plain_files(found, report)
+    except (PermissionDeniedError, UnauthenticatedError):
+        raise  # who asks may not look, which says nothing of what there is
     except IcestreamError as error:
         report.add(Finding("unchecked" if error.retryable else "damaged", error.message, place=error.place))
     report.seconds = time.monotonic() - began

@@ -1,0 +1,90 @@
+"""A frame in quarantine of the one table is in quarantine of the other too, also when that is filled from the first."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.plain_files import COPY, NAME, Place
+from tests.reading import TOPIC
+from tests.unit.table.conftest import local
+
+from icestream.model.formats import StorageFormat
+from icestream.model.messages import Encoding
+from icestream.pipeline.read_back import read_back
+from icestream.table.quarantine import note_retried, read_about, read_frame, read_retried
+from icestream.wal import prepare
+
+QUICK = {"retry_interval_ms": 1, "max_retry_interval_ms": 5, "quarantine_after": 2}
+COUNT = 3
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.stop()
+
+
+def put_one_aside(place: Place, storage_format: str) -> int:
+    """Write a topic in which one frame is no Arrow, until the log does not have it any more; its offset."""
+    place.start(storage_format)
+    place.publish(5)
+    payload = prepare(b"no Arrow at all", message_count=COUNT, encoding=Encoding.ARROW_IPC)
+    offset = place.running.storage.topic(TOPIC).log.append(payload).base_offset
+    place.published += COUNT
+    place.publish(30)
+    place.runner(pipeline=QUICK).drain(threading.Event())
+    assert place.prune() > offset + COUNT
+    return offset
+
+
+@pytest.mark.parametrize(("first", "filled"), [("parquet", NAME), ("iceberg", COPY)])
+def test_a_table_that_is_filled_takes_the_frame_over(place: Place, first: str, filled: object) -> None:
+    offset = put_one_aside(place, first)
+    (source, target) = (COPY, NAME) if filled == NAME else (NAME, COPY)
+    (entry,) = place.table(source).quarantined
+    note_retried(place.table(source), entry, {"first_offset": 7})
+    place.start("both")
+    place.drain(place.runner(pipeline=QUICK))
+    kept, table = place.table(source), place.table(target)
+    assert table.ledger.committed_offset == place.published
+    (carried,) = table.quarantined
+    assert (carried.first_offset, carried.end_offset) == (offset, offset + COUNT)
+    assert carried.reason == entry.reason
+    assert carried.quarantined_us == entry.quarantined_us
+    assert carried.file.startswith(table.location)
+    assert read_frame(table, carried) == read_frame(kept, entry)
+    assert read_about(table, carried) == read_about(kept, entry)
+    assert read_retried(table, carried) == read_retried(kept, entry)
+    report = place.verify()
+    assert len(report.quarantined) == len(StorageFormat.BOTH.fed(NAME))
+    place.tables().drop(source, kept.ledger.stream_id)
+    assert read_frame(table, carried).end_offset == offset + COUNT
+
+
+def test_pieces_that_end_in_the_middle_of_the_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    offset = put_one_aside(place, "parquet")
+    monkeypatch.setattr(
+        "icestream.pipeline.opening.read_back", lambda log, start, _end: read_back(log, start, start + offset + 1)
+    )
+    place.start("both")
+    runner = place.runner(pipeline=QUICK)
+    runner.topics.look_at_all()
+    runner.passes.run()
+    assert place.committed(NAME) == offset + 1
+    assert place.table(NAME).quarantined == ()
+    place.drain(runner)
+    (carried,) = place.table(NAME).quarantined
+    assert (carried.first_offset, carried.end_offset) == (offset, offset + COUNT)
+    place.verify()
+
+
+def test_a_frame_that_is_lost_does_not_stop_the_filling(place: Place) -> None:
+    put_one_aside(place, "parquet")
+    (entry,) = place.table(COPY).quarantined
+    local(entry.file).unlink()
+    place.start("both")
+    place.drain(place.runner(pipeline=QUICK))
+    assert place.committed(NAME) == place.published
+    assert place.table(NAME).quarantined == ()
