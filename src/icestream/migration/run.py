@@ -111,7 +111,8 @@ class Migration:
         return self.report
 
     def _run(self, files: list[MigratedFile]) -> None:
-        target = self._find_target(files[0])
+        self._check_wishes(files)
+        target = self._find_target(files)
         files = self._map(files, target)
         journal = Journal(self._client, target.topic, is_plain=target.is_plain)
         if target.exists:
@@ -163,7 +164,18 @@ class Migration:
             self._progress.advance(1)
         return files
 
-    def _find_target(self, file: MigratedFile) -> Target:
+    def _check_wishes(self, files: list[MigratedFile]) -> None:
+        """A mistyped name would otherwise do nothing, or give up what was meant to be kept."""
+        wishes = self._request.wishes
+        known = {name for file in files for name in (*file.schema.names, *partitions_of(file.found.known_as))}
+        if unknown := sorted({*wishes.renames, *wishes.ignored} - known):
+            raise InvalidRequestError(
+                f"no file has a column {', '.join(map(repr, unknown))}",
+                operation=_OPERATION,
+                remedy=f"they have {', '.join(sorted(known))}",
+            )
+
+    def _find_target(self, files: list[MigratedFile]) -> Target:
         request, report = self._request, self.report
         if request.topic is not None:
             target = plain_target(self._client, request.topic)
@@ -171,13 +183,29 @@ class Migration:
             assert request.tenant is not None
             signal = request.signal
             if signal is None:
-                names = [request.wishes.renames.get(name, name) for name in file.schema.names]
-                schema = pa.schema([pa.field(name, pa.null()) for name in names])
-                signal, report.guessed = guess_signal(schema, [self._source.name, file.found.path])
+                signal, report.guessed = self._guess(files)
             target = telemetry_target(self._client, request.tenant, request.dataset, signal, self._settings)
             report.signal = str(signal)
         report.topic = str(target.topic)
         return target
+
+    def _guess(self, files: list[MigratedFile]) -> tuple[Signal, str]:
+        """The signal of all files, and what says so; raises where they are of several."""
+        guesses: dict[Signal, tuple[str, str]] = {}
+        for file in {id(file.schema): file for file in reversed(files)}.values():
+            names = [self._request.wishes.renames.get(name, name) for name in file.schema.names]
+            schema = pa.schema([pa.field(name, pa.null()) for name in names])
+            signal, reason = guess_signal(schema, [file.found.path, self._source.name])
+            guesses[signal] = (file.found.path, reason)
+        if len(guesses) > 1:
+            found = ", ".join(f"{signal} ({path})" for signal, (path, _) in guesses.items())
+            raise InvalidRequestError(
+                f"the files are of several signals: {found}",
+                operation=_OPERATION,
+                remedy="name the folder of one at a time, or give --signal if all are of one",
+            )
+        ((signal, (_, reason)),) = guesses.items()
+        return signal, reason
 
     def _map(self, files: list[MigratedFile], target: Target) -> list[MigratedFile]:
         """The files whose folders say nothing that the topic cannot have."""

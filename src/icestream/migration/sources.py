@@ -26,13 +26,13 @@ _SHARED = {
 
 class Found(NamedTuple):
     path: str
-    """For people: `date=…/hour=…/x.parquet` in hive-style folders, else the path below what was asked for."""
+    """For people: below what was asked for."""
     place: str
     """Where it is opened."""
     size: int
     known_as: str
-    """Of which the file's identity is made. It does not depend on which folder was named: the path from the first
-    `column=value` on, so that a tree may be moved; else where the file lies."""
+    """Where the file lies, of which its identity is made. It depends neither on which folder was named nor on what else
+    is in it."""
 
 
 class Source(Protocol):
@@ -195,16 +195,6 @@ def _local(name: str, place: Path) -> Found:
     return Found(name, str(place), place.stat().st_size, where)
 
 
-def _in_tree(found: Found) -> Found:
-    """A hive-style tree begins with its first `column=value`, whichever folder of it was named."""
-    parts = found.known_as.split("/")
-    first = next((number for number, part in enumerate(parts[:-1]) if "=" in part), None)
-    if first is None:
-        return found
-    path = "/".join(parts[first:])
-    return found._replace(path=path, known_as=path)
-
-
 def _checked(found: list[Found], name: str) -> list[Found]:
     if not found:
         raise InvalidRequestError(
@@ -212,6 +202,4 @@ def _checked(found: list[Found], name: str) -> list[Found]:
             operation=_OPERATION,
             remedy=f"in a folder, files that end in {', '.join(_ENDINGS)} count; a pattern takes any",
         )
-    in_trees = [_in_tree(one) for one in found]
-    is_one_tree = len({one.known_as for one in in_trees}) == len(found)
-    return sorted(in_trees if is_one_tree else found)
+    return sorted(found)

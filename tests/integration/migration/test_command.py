@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
@@ -72,6 +73,22 @@ def test_what_could_not_be_migrated_is_named_and_the_exit_code_is_1(
     assert result.exit_code == 1
     assert "y.parquet: read Parquet: it does not end as a Parquet file does" in result.stdout
     assert "1 file of 2 could not be migrated" in result.stderr
+
+
+def test_a_folder_of_two_signals_is_not_taken_for_one(topics: Topics, tmp_path: Path, tenant: str) -> None:
+    pq.write_table(spans(3), tmp_path / "x.parquet")
+    pq.write_table(pa.table({"time_unix_nano": [1], "body": ["a"], "severity_text": [""]}), tmp_path / "y.parquet")
+    result = run(topics, tmp_path, "--tenant", tenant, "--no-wait")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "the files are of several signals" in result.stderr
+
+
+@pytest.mark.parametrize("wish", [("--ignore", "tpyo"), ("--rename", "tpyo=name")])
+def test_a_mistyped_column_is_said(topics: Topics, tmp_path: Path, tenant: str, wish: tuple[str, str]) -> None:
+    pq.write_table(spans(3), tmp_path / "x.parquet")
+    result = run(topics, tmp_path, "--tenant", tenant, *wish)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no file has a column 'tpyo'" in result.stderr
 
 
 @pytest.mark.parametrize(

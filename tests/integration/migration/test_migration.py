@@ -366,9 +366,12 @@ class TestTogetherWithOthers:
     def test_a_file_that_is_written_anew_meanwhile_is_refused(
         self, topics: Topics, tmp_path: Path, tenant: str
     ) -> None:
-        pq.write_table(spans(5), tmp_path / "x.parquet")
-        pause = Pause("moving", lambda: pq.write_table(spans(6), tmp_path / "x.parquet"))
-        [refused] = migrate(topics, tmp_path, tenant=tenant, progress=pause).files
+        topic, path = topics.create(f"{tenant}/own", pa.schema([("id", pa.int64())])), tmp_path / "x.parquet"
+        pq.write_table(pa.table({"id": [1, 2]}), path, compression="none")
+        size = path.stat().st_size
+        pause = Pause("moving", lambda: pq.write_table(pa.table({"id": [3, 4]}), path, compression="none"))
+        [refused] = migrate(topics, tmp_path, topic=str(topic), progress=pause).files
+        assert path.stat().st_size == size
         assert (refused.state, refused.published) == (State.REFUSED, 0)
         assert "the file has changed meanwhile" in str(refused.error)
 
