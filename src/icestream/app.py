@@ -1,6 +1,7 @@
 """The broker process: builds the parts, starts them in order, and stops them in reverse."""
 
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -30,6 +31,9 @@ from icestream.storage import IcebergStorage
 
 _CLOSE_SECONDS = 1.0
 _SIGNAL_CHECK_SECONDS = 0.5
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_MIB = 1024 * 1024
 _log = structlog.get_logger(__name__)
 
 
@@ -149,6 +153,7 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
     configure_logging(settings.log)
     raise_file_limit()
+    keep_freed_memory()
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -240,6 +245,17 @@ def configure_logging(settings: LogSettings) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", UnfailingStream(sys.stderr))),
     )
+
+
+def keep_freed_memory() -> None:
+    """Batches come and go by the megabyte: fresh pages for each cost a busy broker a fifth of its time.
+
+    So the C library keeps what was freed for the next ones, up to a bound. Where there is no glibc, nothing changes.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 * _MIB)
+        mallopt(_M_TRIM_THRESHOLD, 256 * _MIB)
 
 
 def raise_file_limit() -> None:
