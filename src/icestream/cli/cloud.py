@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import count_text, offsets_text, plural, rfc3339, size_text
 from icestream.client import Client
@@ -78,7 +78,7 @@ def head_line(page: dict[str, Any]) -> str:
     help="List at most N frames, from the first on; all are checked.",
 )
 @config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@data_option
 @json_option
 def inspect(topic: str, which: str, limit: int, config_file: Path | None, data: Path | None, as_json: bool) -> None:
     """Read one object of TOPIC wholly, check every byte, and show what it says of itself.

@@ -56,6 +56,21 @@ def broker_option(command: Command) -> Command:
     return _address_option(_token_option(command))
 
 
+data_option = click.option(
+    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir)."
+)
+
+fresh_option = click.option(
+    "--fresh/--committed",
+    default=True,
+    show_default=True,
+    help="See what is not in the tables yet too, or only what is committed to them.",
+)
+
+no_color_option = click.option(
+    "--no-color", is_flag=True, help="No colours; without a terminal, or with NO_COLOR set, there are none."
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 config_option = click.option(

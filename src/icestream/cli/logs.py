@@ -5,7 +5,7 @@ from typing import IO
 
 import click
 
-from icestream.cli.common import broker_option
+from icestream.cli.common import broker_option, no_color_option
 from icestream.cli.following import next_batch
 from icestream.cli.formatting import plural, rfc3339
 from icestream.cli.logs_query import Wanted, pattern_problem
@@ -65,7 +65,7 @@ def _check_pattern(ctx: click.Context, param: click.Parameter, value: str | None
     help="The newest N of those that are there.",
 )
 @click.option("--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
-@click.option("--no-color", is_flag=True, help="No colours; without a terminal, or with NO_COLOR set, there are none.")
+@no_color_option
 @click.option("--json", "as_json", is_flag=True, help="Print an object a line, for machines.")
 @broker_option
 def command(

@@ -12,7 +12,7 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
-from icestream.cli.common import config_option, json_option, print_json
+from icestream.cli.common import config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, plural, size_text
 from icestream.config import Settings, SettingsError, load_settings
@@ -37,7 +37,7 @@ _NICE = 10
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @click.option("--master", metavar="URL", help="Spark master, such as local[4] (maintenance.master).")
 @config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@data_option
 @json_option
 @click.option("--child", is_flag=True, hidden=True, help="Take the settings from stdin, and stop when it ends.")
 def command(

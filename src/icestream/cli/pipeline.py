@@ -15,7 +15,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
-from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, size_text
 from icestream.client import Client
@@ -37,7 +37,7 @@ _LAST_SECONDS = 20.0
 @click.option("--topics", metavar="PATTERN", help="Only topics that match, such as 'web/*' (pipeline.topics).")
 @broker_option
 @config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@data_option
 @json_option
 @click.option("--child", is_flag=True, hidden=True, help="Take the settings from stdin, and stop when it ends.")
 def command(

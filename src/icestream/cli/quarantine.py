@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, offsets_text, plural, rfc3339, size_text
 from icestream.cli.quarantined import Aside, find, find_one, open_catalog, publish_again
@@ -16,9 +16,6 @@ from icestream.model.messages import Encoding
 _HEX_BYTES = 256
 _HEX_LINE = 16
 
-_data_option = click.option(
-    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir)."
-)
 _offset_argument = click.argument("offset", type=click.IntRange(min=0))
 
 
@@ -34,7 +31,7 @@ def command() -> None:
 @command.command(name="list", epilog="Example: icestream quarantine list default/events --json")
 @click.argument("topic", required=False)
 @config_option
-@_data_option
+@data_option
 @json_option
 def list_(topic: str | None, config_file: Path | None, data: Path | None, as_json: bool) -> None:
     """List the frames in quarantine, of all topics or of TOPIC."""
@@ -66,7 +63,7 @@ def list_(topic: str | None, config_file: Path | None, data: Path | None, as_jso
 @click.argument("topic")
 @_offset_argument
 @config_option
-@_data_option
+@data_option
 @json_option
 def show(topic: str, offset: int, config_file: Path | None, data: Path | None, as_json: bool) -> None:
     """Show the frame with OFFSET: its header, why it is in quarantine, first bytes, and whether it can be opened."""
@@ -100,7 +97,7 @@ def show(topic: str, offset: int, config_file: Path | None, data: Path | None, a
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--body", is_flag=True, help="Only what the producer sent, without header and padding.")
 @config_option
-@_data_option
+@data_option
 @json_option
 def export(
     topic: str, offset: int, file: Path, body: bool, config_file: Path | None, data: Path | None, as_json: bool
@@ -122,7 +119,7 @@ def export(
 @_offset_argument
 @broker_option
 @config_option
-@_data_option
+@data_option
 @json_option
 def retry(topic: str, offset: int, broker: str, config_file: Path | None, data: Path | None, as_json: bool) -> None:
     """Publish the messages of the frame with OFFSET again, as new ones at the topic's end.

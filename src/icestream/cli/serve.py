@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from icestream.app import run
-from icestream.cli.common import config_option
+from icestream.cli.common import config_option, data_option
 from icestream.config import SettingsError, load_settings
 
 _PORT_HELP = "0 takes a free port, a negative number leaves the door shut."
@@ -13,7 +13,7 @@ _PORT_HELP = "0 takes a free port, a negative number leaves the door shut."
 
 @click.command(name="serve", epilog="Example: icestream serve --data ./icestream-data --http-port 0")
 @config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@data_option
 @click.option("--host", metavar="ADDRESS", help="Address that all doors bind to (server.host).")
 @click.option("--flight-port", type=int, metavar="N", help=f"Arrow Flight (server.flight_port). {_PORT_HELP}")
 @click.option("--http-port", type=int, metavar="N", help=f"HTTP (server.http_port). {_PORT_HELP}")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from icestream.cli.common import broker_option, config_option, json_option
+from icestream.cli.common import broker_option, config_option, fresh_option, json_option
 from icestream.cli.display import console, table
 from icestream.cli.formatting import plural
 from icestream.client import Client
@@ -24,12 +24,7 @@ _MAX_CELL = 500
     name="sql", epilog='Example: icestream sql "SELECT key, count(*) FROM default.events GROUP BY key ORDER BY 2 DESC"'
 )
 @click.argument("query")
-@click.option(
-    "--fresh/--committed",
-    default=True,
-    show_default=True,
-    help="See what is not in the tables yet too, or only what is committed to them.",
-)
+@fresh_option
 @click.option(
     "--max-rows",
     type=click.IntRange(min=1),

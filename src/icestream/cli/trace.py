@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from icestream.cli.common import broker_option, json_option
+from icestream.cli.common import broker_option, fresh_option, json_option, no_color_option
 from icestream.cli.streams import leave_stdout
 from icestream.cli.telemetry_options import (
     dataset_option,
@@ -30,12 +30,7 @@ from icestream.model.names import TopicName
 @dataset_option
 @click.option("--events", is_flag=True, help="Events and status messages below their spans.")
 @click.option("--logs", is_flag=True, help="The trace's log records below their spans.")
-@click.option(
-    "--fresh/--committed",
-    default=True,
-    show_default=True,
-    help="See what is not in the tables yet too, or only what is committed to them.",
-)
+@fresh_option
 @click.option(
     "--max",
     "limit",
@@ -51,7 +46,7 @@ from icestream.model.names import TopicName
     metavar="N",
     help=f"Columns to draw in.  [default: the terminal's, or {DEFAULT_WIDTH}]",
 )
-@click.option("--no-color", is_flag=True, help="No colours; without a terminal, or with NO_COLOR set, there are none.")
+@no_color_option
 @json_option
 @broker_option
 def command(

@@ -10,7 +10,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
-from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, plural
 from icestream.client import Client
@@ -37,7 +37,7 @@ _UNSEEN = "the broker keeps objects of it in the cloud, which were not checked: 
 @click.option("--all", "everything", is_flag=True, help="All topics.")
 @broker_option
 @config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept (data_dir).")
+@data_option
 @json_option
 def command(
     topics: tuple[str, ...],

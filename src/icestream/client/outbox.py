@@ -27,7 +27,7 @@ from typing import Any
 from icestream.client.backoff import Backoff
 from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
-from icestream.model.errors import ClosedError, IcestreamError, SequenceError
+from icestream.model.errors import ClosedError, IcestreamError, SequenceError, UnavailableError
 
 
 class Outbox:
@@ -120,10 +120,12 @@ class Outbox:
             return False
         return bool(self.queue) or (not self.linger_s and not self.sent and self.open is not None)
 
-    @property
-    def following(self) -> PendingBatch | None:
-        """What `take` would give if it gave something."""
-        return self.queue[0] if self.queue else self.open
+    def can_join(self, first: "Outbox", room: int, now: float) -> bool:
+        """Whether what `take` would give may be written together with a batch of another producer."""
+        batch = self.queue[0] if self.queue else self.open
+        if batch is None or batch.record is not None or batch.nbytes > room:
+            return False
+        return (self.topic, self.ack) == (first.topic, first.ack) and self.sendable(now)
 
     def take(self, now: float) -> PendingBatch | None:
         """The next batch to write, which is in flight from now on.
@@ -150,6 +152,15 @@ class Outbox:
     def part(self, batch: PendingBatch, batch_id: int) -> dict[str, Any]:
         """The same for a batch that goes together with other producers'."""
         return {"producer": self.name, "sequence": batch.sequence, "count": batch.count, "id": batch_id}
+
+    def metadata_of_parts(self, parts: list[dict[str, Any]], *, seen: int, more: bool) -> bytes:
+        """For batches that go together, one of which is this producer's."""
+        request: dict[str, Any] = {"topic": self.topic, "parts": parts, "seen": seen}
+        if self.ack is not None:
+            request["ack"] = self.ack
+        if more:
+            request["more"] = True
+        return json.dumps(request).encode()
 
     def _head(self) -> str:
         fields = {"topic": self.topic, "producer": self.name}
@@ -211,6 +222,18 @@ class Outbox:
     def stalled(self, now: float) -> bool:
         """Whether the broker has accepted nothing for too long although something waits."""
         return self.retry_timeout_s is not None and self.busy and now - self.progress_at >= self.retry_timeout_s
+
+    def out_of_patience(self, connection_error: IcestreamError | None) -> IcestreamError:
+        """What all that waits fails with when it is `stalled`."""
+        reason = self.last_error or connection_error
+        error = UnavailableError(
+            f"the broker accepted nothing for {self.retry_timeout_s} s, last: {reason or 'no answer'}",
+            operation="publish",
+            place=self.topic,
+            remedy="whether the messages were stored is not known",
+        )
+        error.__cause__ = reason
+        return error
 
     def give_up(self, error: IcestreamError, *, final: bool = False) -> list[PendingBatch]:
         """Fail all that waits; nothing may be in flight. `final`: and take no more."""

@@ -2,14 +2,13 @@
 
 Any thread may write, one at a time: the thread that sends a lone message writes it itself, so it pays for no hand-over;
 what cannot go at once is left to the sender thread, which is woken by acknowledgements, timers and reconnects, and
-writes what several producers of a topic have by then as one. There
-are two threads, however many producers there are. One lock guards all state and is never held during input or output.
+writes what several producers of a topic have by then as one. There are two threads, however many producers there are.
+One lock guards all state and is never held during input or output.
 
 Producers that were answered together wait a moment for each other: see `gathering`.
 """
 
 import itertools
-import json
 import threading
 import time
 from collections import deque
@@ -162,17 +161,13 @@ class Publisher:
             stream = self._stream
             batches = [batch for batch in batches if batch in batch.owner.sent]
             if stream is not None and batches:
-                first: Outbox = batches[0].owner
                 record = joined(batches)
                 parts = [batch.owner.part(batch, self._number(batch)) for batch in batches]
-                request: dict[str, Any] = {"topic": first.topic, "parts": parts, "seen": stream.answers}
-                if first.ack is not None:
-                    request["ack"] = first.ack
-                if len(self._in_flight) > len(batches) or self._ready:
-                    request["more"] = True
+                more = bool(len(self._in_flight) > len(batches) or self._ready)
+                metadata = batches[0].owner.metadata_of_parts(parts, seen=stream.answers, more=more)
             else:
                 stream = None
-        self._write(stream, record if stream else None, json.dumps(request).encode() if stream else b"")
+        self._write(stream, record if stream else None, metadata if stream else b"")
         self._written([batch.owner for batch in batches])
 
     def _number(self, batch: PendingBatch) -> int:
@@ -229,19 +224,12 @@ class Publisher:
         batches, room = [first], _TOGETHER_BYTES - first.nbytes
         while self._ready and first.record is None and len(batches) < _TOGETHER_BATCHES:
             outbox = self._ready[0]
-            following = outbox.following
-            if (
-                following is None
-                or following.record is not None
-                or following.nbytes > room
-                or (outbox.topic, outbox.ack) != (first.owner.topic, first.owner.ack)
-                or not outbox.sendable(now)
-            ):
+            if not outbox.can_join(first.owner, room, now):
                 break
             self._ready.popleft()
             outbox.scheduled = False
             taken = outbox.take(now)
-            assert taken is following
+            assert taken is not None
             batches.append(taken)
             room -= taken.nbytes
         return batches
@@ -290,15 +278,7 @@ class Publisher:
                 # Refused again and again, and just on its way once more: an answer keeps the outcome known.
                 outbox.held = True
                 continue
-            reason = outbox.last_error or self._last_error
-            error = UnavailableError(
-                f"the broker accepted nothing for {outbox.retry_timeout_s} s, last: {reason or 'no answer'}",
-                operation="publish",
-                place=outbox.topic,
-                remedy="whether the messages were stored is not known",
-            )
-            error.__cause__ = reason
-            afterwards += self._finished(outbox, outbox.give_up(error))
+            afterwards += self._finished(outbox, outbox.give_up(outbox.out_of_patience(self._last_error)))
         return afterwards
 
     # ---- the stream's life

@@ -16,6 +16,7 @@ import structlog
 
 from icestream.config import PipelineSettings
 from icestream.model.errors import IcestreamError, LimitReachedError
+from icestream.model.quarantine import MAX_QUARANTINED
 from icestream.pipeline.commit import Pending
 from icestream.pipeline.control import Jobs, check_workers
 from icestream.pipeline.crash import crash_point
@@ -96,6 +97,13 @@ class Quarantine:
 
     def _check_room(self, table: TopicTable, offset: int, error: IcestreamError) -> None:
         count = len(table.quarantined)
+        if count >= MAX_QUARANTINED:
+            raise LimitReachedError(
+                f"the frame at offset {offset} cannot be written, and the table's list of frames in quarantine is as "
+                f"long as it may be, {count}: {error}",
+                operation="quarantine",
+                place=str(table.name),
+            )
         if count >= self._max_frames:
             count = sum(read_retried(table, entry) is None for entry in table.quarantined)
         if count >= self._max_frames:

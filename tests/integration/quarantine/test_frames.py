@@ -138,6 +138,20 @@ def test_frames_that_were_published_again_leave_room_for_others(site: Pipelines,
     assert (figures.error, figures.quarantined, figures.committed_offset) == (None, 1, 9)
 
 
+def test_the_list_of_a_table_has_a_bound_whatever_was_published_again(
+    site: Pipelines, running: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.pipeline.quarantine.MAX_QUARANTINED", 1)
+    topic = site.topic("bound")
+    poison(running, topic)
+    drain(site)
+    table = table_of(site, "bound")
+    note_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
+    poison(running, topic)
+    assert "as long as it may be" in str(drain(site)[topic].error)
+    assert len(table_of(site, "bound").quarantined) == 1
+
+
 def test_two_pipelines_put_it_aside_once(site: Pipelines, running: Broker) -> None:
     topic = site.topic("twice")
     site.publish("twice", [b"a"])
