@@ -73,7 +73,7 @@ MUTANTS = (
         "commit-sync",
         "the datasync before an acknowledgement",
         "src/icestream/wal/writer.py",
-        (("    def sync(self) -> None:\n        self.active.file.datasync()\n", "    def sync(self) -> None:\n"),),
+        (("            write_durably(self.active.file, buffers", "            write_all(self.active.file, buffers"),),
         (
             f"{SAFEGUARDS}::test_an_acknowledged_batch_survives_every_power_cut",
             f"{ANY_POWER_CUT}[group commits and rotation]",

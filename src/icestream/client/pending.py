@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from icestream.model.errors import IcestreamError
 from icestream.model.messages import message_batch
+from icestream.model.single import MAX_SINGLE_BYTES, encode_message
 
 
 class PendingBatch:
@@ -71,6 +72,16 @@ class PendingBatch:
         self.count = index + 1
         self.nbytes += size
         return index
+
+    @property
+    def is_lone_message(self) -> bool:
+        """Whether it is one small message in Python values, which need not become Arrow to be sent."""
+        return self.count == 1 and self.record is None and self.nbytes <= MAX_SINGLE_BYTES
+
+    def lone_body(self) -> bytes:
+        """The body of a lone message. With the lock held."""
+        key = self.keys[0] if self.keys is not None else None
+        return encode_message(self.payloads[0], key, self.attributes[0] if self.attributes is not None else None)
 
     def arrow(self) -> pa.RecordBatch:
         """The batch as Arrow, made once; the Python values are let go."""

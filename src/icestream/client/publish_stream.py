@@ -1,10 +1,10 @@
 """One DoPut stream: batches out, acknowledgements in."""
 
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
@@ -40,9 +40,13 @@ class PublishStream:
         """Begin to read: not before the owner knows the stream, whose end may be told at once."""
         self._thread.start()
 
-    def write(self, batch: pa.RecordBatch, metadata: bytes) -> None:
+    def write(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
+        """Write a batch, or a lone message, which is all in the metadata."""
         with self._write_lock:
-            self._writer.write_with_metadata(batch, metadata)
+            if batch is None:
+                self._writer.write_metadata(metadata)
+            else:
+                self._writer.write_with_metadata(batch, metadata)
 
     def finish(self) -> None:
         """Say that no more comes; the broker then ends the stream, and so does the reading thread."""
@@ -63,7 +67,7 @@ class PublishStream:
         try:
             while (message := self._reader.read()) is not None:
                 self.answers += 1
-                self._on_answer(json.loads(message.to_pybytes()))
+                self._on_answer(msgspec.json.decode(message))
         except (fl.FlightError, pa.ArrowException, ValueError) as error:
             failure = error
         # A broken stream ends like a finished one; what happened is told when it is closed.

@@ -26,6 +26,7 @@ from icestream.client.pending import PendingBatch, joined
 from icestream.client.publish_stream import PublishStream
 from icestream.client.timers import Timers
 from icestream.model.errors import ClosedError, IcestreamError, UnavailableError, error_from_dict
+from icestream.model.wire import lone_message
 
 _CHECK_INTERVAL_S = 1.0
 _JOIN_TIMEOUT_S = 2.0
@@ -143,13 +144,15 @@ class Publisher:
 
     def _write_alone(self, batch: PendingBatch) -> None:
         outbox: Outbox = batch.owner
-        record = batch.arrow()
+        record = None if batch.is_lone_message else batch.arrow()
         with self.lock:
             stream = self._stream
             # If the stream broke since the lock was let go, the batch went back to the queue.
             if stream is not None and batch in outbox.sent:
                 more = bool(self._in_flight or self._ready or outbox.queue or outbox.open)
                 metadata = outbox.metadata(batch, self._number(batch), seen=stream.answers, more=more)
+                if record is None:
+                    metadata = lone_message(metadata, batch.lone_body())
             else:
                 stream = None
         self._write(stream, record, metadata if stream is not None else b"")

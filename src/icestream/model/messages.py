@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import Frame
-from icestream.model.single import MAX_SINGLE_BYTES, decode_singles, encode_checked_single, encode_single
+from icestream.model.single import (
+    MAX_SINGLE_BYTES,
+    SingleMessage,
+    check_single,
+    decode_singles,
+    encode_checked_single,
+    encode_single,
+)
 from icestream.model.time_range import check_times
 
 MESSAGE_SCHEMA = pa.schema(
@@ -139,12 +146,15 @@ def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
         check_times(batch)
 
 
-def check_message_sizes(batch: pa.RecordBatch, max_message_bytes: int) -> None:
+def check_message_sizes(batch: pa.RecordBatch | SingleMessage, max_message_bytes: int) -> None:
     """Raise if one message is larger than allowed; row by row only when the columns' maxima leave a doubt."""
-    if sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
+    if isinstance(batch, SingleMessage):
+        sizes = iter([len(batch.body)])
+    elif sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
         return
-    for index in range(batch.num_rows):
-        size = batch.slice(index, 1).nbytes
+    else:
+        sizes = (batch.slice(index, 1).nbytes for index in range(batch.num_rows))
+    for index, size in enumerate(sizes):
         if size > max_message_bytes:
             raise TooLargeError(
                 f"message {index} of the batch has {size} bytes, the limit is {max_message_bytes}",
@@ -162,11 +172,14 @@ def _largest_value(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def check_and_encode(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[int, Any]:
+def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -> tuple[int, Any]:
     """`check_batch`, and the body of the batch's frame with its encoding.
 
-    A single small message takes a shorter way to the same end.
+    A single small message takes a shorter way to the same end, and one that came as its body the shortest.
     """
+    if isinstance(batch, SingleMessage):
+        _check_single(batch, schema)
+        return Encoding.SINGLE, batch.body
     single = batch.num_rows == 1 and schema is MESSAGE_SCHEMA and batch.schema.equals(schema)
     if single and (plain := encode_single(batch)) is not None:
         return Encoding.SINGLE, plain
@@ -174,6 +187,17 @@ def check_and_encode(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[int, Any
     if single and batch.nbytes <= MAX_SINGLE_BYTES:
         return Encoding.SINGLE, encode_checked_single(batch)
     return Encoding.ARROW_IPC, batch.serialize()
+
+
+def _check_single(message: SingleMessage, schema: pa.Schema) -> None:
+    if schema is not MESSAGE_SCHEMA:
+        raise InvalidMessageError(
+            f"a message without a batch has no columns, the topic has ({_describe(schema)})", operation="publish"
+        )
+    try:
+        check_single(message.body)
+    except (ValueError, struct.error) as error:
+        raise InvalidMessageError(f"the message's body is not sound: {error}", operation="publish") from error
 
 
 def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ name and value of each pair, each as a length (u32) and UTF-8.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,31 @@ _LENGTH = struct.Struct("<I")
 _SPAN = struct.Struct("<ii")
 _NULL = 0xFFFFFFFF
 _NOTHING = _HEAD.pack(_NULL, _NULL)
+
+
+class SingleMessage:
+    """A message that came as its body; it stands where a batch does."""
+
+    __slots__ = ("body",)
+    num_rows = 1
+
+    def __init__(self, body: memoryview) -> None:
+        self.body = body
+
+
+def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str, str]] | None) -> bytes:
+    """The body for one message."""
+    if key is None and pairs is None:
+        return b"".join((_NOTHING, payload))
+    tail = None if pairs is None else b"".join(_text(text) for pair in pairs for text in pair)
+    head = _HEAD.pack(_NULL if key is None else len(key), _NULL if tail is None else len(tail))
+    return b"".join((head, key or b"", tail or b"", payload))
+
+
+def check_single(body: memoryview) -> None:
+    """Raise ValueError unless this is what `encode_message` makes."""
+    if body[: _HEAD.size] != _NOTHING:
+        _fields(body)
 
 
 def encode_single(batch: pa.RecordBatch) -> bytes | None:
@@ -42,10 +68,7 @@ def encode_single(batch: pa.RecordBatch) -> bytes | None:
 def encode_checked_single(batch: pa.RecordBatch) -> bytes:
     """The same for a batch that was checked in full, with whatever it has."""
     keys, attributes, payloads = batch.columns
-    key, pairs = keys[0].as_py(), attributes[0].as_py()
-    tail = None if pairs is None else b"".join(_text(text) for pair in pairs for text in pair)
-    head = _HEAD.pack(_NULL if key is None else len(key), _NULL if tail is None else len(tail))
-    return b"".join((head, key or b"", tail or b"", payloads[0].as_buffer()))
+    return encode_message(payloads[0].as_buffer(), keys[0].as_py(), attributes[0].as_py())
 
 
 def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
@@ -55,22 +78,12 @@ def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     payloads: list[Any] = []
     any_key = any_attributes = False
     for body in bodies:
-        key_length, attributes_length = _HEAD.unpack_from(body)
-        place = _HEAD.size
-        key = pairs = None
-        if key_length != _NULL:
-            key = body[place : place + key_length]
-            place += key_length
-            any_key = True
-        if attributes_length != _NULL:
-            pairs = list(_pairs(body, place, place + attributes_length))
-            place += attributes_length
-            any_attributes = True
-        if place > len(body):
-            raise ValueError(f"the lengths in a body of {len(body)} bytes exceed it")
+        key, pairs, payload = _fields(body)
+        any_key |= key is not None
+        any_attributes |= pairs is not None
         keys.append(key)
         attributes.append(pairs)
-        payloads.append(body[place:])
+        payloads.append(payload)
     count = len(bodies)
     return pa.RecordBatch.from_arrays(
         [
@@ -80,6 +93,22 @@ def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
         ],
         schema=schema,
     )
+
+
+def _fields(body: Any) -> tuple[Any, list[tuple[str, str]] | None, Any]:
+    """Key, attributes and payload."""
+    key_length, attributes_length = _HEAD.unpack_from(body)
+    place = _HEAD.size
+    key = pairs = None
+    if key_length != _NULL:
+        key = body[place : place + key_length]
+        place += key_length
+    if attributes_length != _NULL:
+        pairs = list(_pairs(body, place, place + attributes_length))
+        place += attributes_length
+    if place > len(body):
+        raise ValueError(f"the lengths in a body of {len(body)} bytes exceed it")
+    return key, pairs, body[place:]
 
 
 def _is_null(column: pa.Array) -> bool:

@@ -72,9 +72,8 @@ class FlightDoor(flight.FlightServerBase):
                 for chunk in _chunks(reader):
                     if self._stopping.is_set():
                         raise UnavailableError("the broker is stopping", operation="publish", remedy="connect again")
-                    if chunk.data is not None:
-                        metadata = chunk.app_metadata
-                        stream.receive(chunk.data, metadata.to_pybytes() if metadata is not None else b"")
+                    metadata = chunk.app_metadata
+                    stream.receive(chunk.data, metadata.to_pybytes() if metadata is not None else b"")
             finally:
                 stream.finish(context.is_cancelled)
 

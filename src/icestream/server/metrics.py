@@ -80,7 +80,7 @@ class BrokerMetrics:
         self._written_bytes = Counter("icestream_wal_written_bytes", "Bytes written to the logs.", registry=registry)
         self._sync_seconds = Histogram(
             "icestream_wal_sync_seconds",
-            "Duration of the sync of one group commit.",
+            "Duration of the writing and syncing of one group commit.",
             buckets=_LATENCY_BUCKETS,
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""One DoPut stream: batches come in, an answer goes out for each.
+"""One DoPut stream: batches and lone messages come in, an answer goes out for each.
 
 The thread that receives a batch which the client waits for makes it durable and answers it, if nobody else is busy with
 the topic's log: no hand-over. Else it goes back to reading, and whoever commits the batch answers it. An answer to a
@@ -20,6 +20,8 @@ from msgspec import Struct
 
 from icestream.model.callers import Caller
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.model.single import SingleMessage
+from icestream.model.wire import split_lone_message
 from icestream.storage import AckLevel, IcebergStorage, Part, Topic
 from icestream.wal import Append
 
@@ -106,14 +108,18 @@ class PublishStream:
         self._received = 0
         self._seen = 0
 
-    def receive(self, batch: pa.RecordBatch, metadata: bytes) -> None:
-        """Publish one batch; whatever goes wrong with it is its answer, and the stream goes on."""
+    def receive(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
+        """Publish a batch, or the message in the metadata; what goes wrong with it is its answer, the stream stays."""
         number = self._received
         self._received += 1
         self._answers.expect(through_queue=number - self._seen > _MAX_UNSEEN_ANSWERS)
         request: PublishRequest | None = None
         try:
-            request = parse_request(metadata)
+            if batch is None:
+                text, body = split_lone_message(metadata)
+                batch, request = SingleMessage(body), parse_request(text)
+            else:
+                request = parse_request(metadata)
             self._seen = request.seen
             number = number if request.id is None else request.id
             if request.parts is None:
@@ -134,7 +140,7 @@ class PublishStream:
         name = self._caller.check_topic(request.topic, operation=_OPERATION)
         return self._storage.topic(name, create=True)
 
-    def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch) -> None:
+    def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch | SingleMessage) -> None:
         started, count = perf_counter(), batch.num_rows
         topic = self._topic(request)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
@@ -162,8 +168,12 @@ class PublishStream:
             inline=not request.more and level is not AckLevel.MEMORY,
         )
 
-    def _publish_parts(self, request: PublishRequest, parts: list[RequestPart], batch: pa.RecordBatch) -> None:
+    def _publish_parts(
+        self, request: PublishRequest, parts: list[RequestPart], batch: pa.RecordBatch | SingleMessage
+    ) -> None:
         """What several producers sent together is committed together, and answered by one message."""
+        if isinstance(batch, SingleMessage):
+            raise InvalidRequestError("parts are of a batch, and there is none", operation=_OPERATION)
         if not parts or min(part.count for part in parts) < 1 or sum(part.count for part in parts) != batch.num_rows:
             raise InvalidRequestError(
                 f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION

@@ -22,6 +22,7 @@ from icestream.model.message import Message, messages_of
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
+from icestream.model.single import SingleMessage
 from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.budget import ByteBudget
 from icestream.storage.cloud import Cloud
@@ -189,7 +190,7 @@ class IcebergStorage:
     def publish(
         self,
         topic: Topic,
-        batch: pa.RecordBatch,
+        batch: pa.RecordBatch | SingleMessage,
         *,
         producer: str = "",
         sequence: int = 0,

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from icestream.config import ServerSettings
 from icestream.model.errors import ClosedError, IcestreamError
+from icestream.model.single import SingleMessage
 from icestream.storage.budget import ByteBudget
 from icestream.storage.committed import Committed
 from icestream.storage.disk import Disk
@@ -39,7 +40,7 @@ class Publishing:
     def publish(
         self,
         topic: Topic,
-        batch: pa.RecordBatch,
+        batch: pa.RecordBatch | SingleMessage,
         *,
         producer: str,
         sequence: int,
@@ -93,7 +94,7 @@ class Publishing:
                 append.finish(reason)
 
     def publish_and_wait(
-        self, topic: Topic, batch: pa.RecordBatch, *, producer: str, sequence: int, level: AckLevel
+        self, topic: Topic, batch: pa.RecordBatch | SingleMessage, *, producer: str, sequence: int, level: AckLevel
     ) -> Append:
         answered = threading.Event()
         append = self.publish(
@@ -111,7 +112,13 @@ class Publishing:
         return append
 
     def _prepare(
-        self, topic: Topic, batch: pa.RecordBatch, producer: str, sequence: int, level: AckLevel, answer: Answer
+        self,
+        topic: Topic,
+        batch: pa.RecordBatch | SingleMessage,
+        producer: str,
+        sequence: int,
+        level: AckLevel,
+        answer: Answer,
     ) -> tuple[Payload, Answer]:
         """The batch checked and ready for the log, its bytes counted; and what to do when it is durable or refused."""
         limits, budget = self._limits, self._budget

@@ -65,7 +65,7 @@ class TableWatch:
 
     def load(self) -> None:
         """Load what reading tables needs now, instead of when it is needed; the catalog is left alone."""
-        _ = self.tables
+        self.tables.load()
 
     def start(self) -> None:
         self._thread.start()

@@ -29,6 +29,7 @@ from icestream.model.messages import (
 )
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
+from icestream.model.single import SingleMessage
 from icestream.reader import (
     CloudTier,
     LogTier,
@@ -134,7 +135,13 @@ class Topic:
         return AckLevel(self.record.ack)
 
     def payload(
-        self, batch: pa.RecordBatch, producer: str, sequence: int, *, max_message_bytes: int, max_batch_bytes: int
+        self,
+        batch: pa.RecordBatch | SingleMessage,
+        producer: str,
+        sequence: int,
+        *,
+        max_message_bytes: int,
+        max_batch_bytes: int,
     ) -> Payload:
         """Check a published batch and make it ready for the log."""
         if not batch.num_rows:
@@ -146,7 +153,9 @@ class Topic:
                 place=str(self.name),
                 remedy="send smaller batches",
             )
-        schema_id = self.schema_id if batch.schema.equals(self.body_schema) else self._version_of(batch.schema)
+        schema_id = self.schema_id
+        if not isinstance(batch, SingleMessage) and not batch.schema.equals(self.body_schema):
+            schema_id = self._version_of(batch.schema)
         encoding, body = check_and_encode(batch, self._schemas[schema_id])
         size = memoryview(body).nbytes
         if size > max_batch_bytes:

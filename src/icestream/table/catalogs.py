@@ -7,7 +7,8 @@ them. No error text holds a property's value.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from icestream.model.errors import CatalogUnavailableError, IcestreamError, Inva
 from icestream.table.files import IMPLEMENTATION
 
 _MAX_REASON = 300
+_LIBRARIES = {"rest": "icestream.table.rest", "glue": "pyiceberg.catalog.glue"}
 _HIDDEN = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s\"')]*")  # in an address: what is before the host, and the query
 
 
@@ -50,6 +52,12 @@ def warehouse_location(settings: Settings) -> str | None:
     if settings.catalog.type == "rest" or "://" in warehouse:
         return warehouse
     return f"file://{Path(warehouse).absolute()}"
+
+
+def load_library(settings: Settings) -> None:
+    """Import the library of such a catalog now, if it is installed, so that `open_catalog` need not."""
+    with suppress(ModuleNotFoundError):
+        import_module(_LIBRARIES.get(settings.catalog.type, "icestream.table.sql"))
 
 
 def open_catalog(settings: Settings) -> Catalog:

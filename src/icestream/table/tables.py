@@ -22,7 +22,7 @@ from icestream.config import Settings
 from icestream.model.errors import IncompatibleTableError, InvalidRequestError
 from icestream.model.formats import copied, copy_of, is_copy
 from icestream.model.names import TopicName
-from icestream.table.catalogs import open_catalog, place, reporting
+from icestream.table.catalogs import load_library, open_catalog, place, reporting
 from icestream.table.evolution import adapt
 from icestream.table.hive import DATA_PATH, check_apart, hive_partition, hive_properties, note_other_place
 from icestream.table.ledger import STREAM_ID, Ledger
@@ -43,6 +43,10 @@ class Tables:
         self._lock = Lock()
         self._manifest_index = ManifestIndex()
         self._trash = Trash(settings.table.unused_file_grace_seconds)
+
+    def load(self) -> None:
+        """Load what opening the catalog needs; the catalog itself is left alone."""
+        load_library(self._settings)
 
     @cached_property
     def _opened(self) -> Catalog:

@@ -227,7 +227,14 @@ class _FaultyFile:
         self._inner = inner
         self._path = path
 
-    def write(self, buffers: Sequence[Bytes], position: int) -> int:
+    def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
+        """A durable write is met twice, as the write and as the datasync that it is."""
+        written = self._write(buffers, position)
+        if durable:
+            self.datasync()
+        return written
+
+    def _write(self, buffers: Sequence[Bytes], position: int) -> int:
         length = sum(map(len, buffers))
 
         def write_part(fault: Fail | Crash) -> None:

@@ -228,7 +228,7 @@ class SimulatedFile:
         self._find = find
         self._opened: Content | None = None
 
-    def write(self, buffers: Sequence[Bytes], position: int) -> int:
+    def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
         data = b"".join(buffers)
         self._announce(Operation(Kind.WRITE, self.path, position, len(data)))
         with self._lock:
@@ -236,7 +236,9 @@ class SimulatedFile:
             if position < 0 or len(buffers) > MAX_BUFFERS:
                 _fail(errno.EINVAL, self.path)
             content.write(data, position)
-            return len(data)
+        if durable:
+            self.datasync()
+        return len(data)
 
     def read(self, length: int, position: int) -> bytes:
         with self._lock:

@@ -5,7 +5,7 @@ and sync, cut the power at any point, and answer with EIO, ENOSPC or a short wri
 
 What the log relies on, and nothing more:
 
-* bytes written are durable once `datasync` on that file has returned;
+* bytes written are durable once `datasync` on that file has returned, or their own durable `write`;
 * a created, renamed or removed name is durable once `sync_directory` on its directory has returned;
 * `replace` is atomic.
 """
@@ -25,8 +25,12 @@ _MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
 
 
 class File(Protocol):
-    def write(self, buffers: Sequence[Bytes], position: int) -> int:
-        """Write the buffers one behind the other at `position`; how many bytes were taken may be fewer."""
+    def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
+        """Write the buffers one behind the other at `position`; how many bytes were taken may be fewer.
+
+        `durable`: those that were taken are durable when it returns, and the file's size with them. Of what was
+        written before, this says nothing.
+        """
 
     def read(self, length: int, position: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
@@ -69,12 +73,20 @@ class Files(Protocol):
     def sync_directory(self, path: Path) -> None: ...
 
 
-def write_all(file: File, buffers: Sequence[Bytes], position: int) -> None:
+def write_durably(file: File, buffers: Sequence[Bytes], position: int) -> None:
+    """Write every byte and make them durable, in one call if they fit into one."""
+    at_once = len(buffers) <= _MAX_BUFFERS
+    write_all(file, buffers, position, durable=at_once)
+    if not at_once:
+        file.datasync()
+
+
+def write_all(file: File, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> None:
     """Write every byte, in as many calls as the kernel asks for."""
     for first in range(0, len(buffers), _MAX_BUFFERS):
         pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
         while pending:
-            written = file.write(pending, position)
+            written = file.write(pending, position, durable=durable)
             if written <= 0:
                 raise OSError("the file took no more bytes")
             position += written
@@ -182,6 +194,18 @@ class LocalFiles:
                 return
 
 
+def _write_through(descriptor: int, buffers: Sequence[Bytes], position: int) -> int:
+    """Write and sync by one system call, or by two where the kernel or the file system does not know that one."""
+    try:
+        return os.pwritev(descriptor, buffers, position, os.RWF_DSYNC)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    written = os.pwritev(descriptor, buffers, position)
+    os.fdatasync(descriptor)
+    return written
+
+
 class LocalFile:
     __slots__ = ("_files", "descriptor", "dirty", "path", "users")
 
@@ -194,9 +218,11 @@ class LocalFile:
 
     # Spelled out rather than with a context manager: these stand on the path of every acknowledgement.
 
-    def write(self, buffers: Sequence[Bytes], position: int) -> int:
+    def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
         descriptor = self._files.acquire(self)
         try:
+            if durable:
+                return _write_through(descriptor, buffers, position)
             self.dirty = True
             return os.pwritev(descriptor, buffers, position)
         finally:

@@ -4,7 +4,7 @@ The order of a commit, with what a crash after each step leaves behind:
 
 1. take the queued batches, as many as fit; give each frame its header. *Nothing on disk.*
 2. write the frames. *A torn tail, cut by recovery; nobody was answered.*
-3. `datasync`. *Durable; a producer that heard nothing sends again and is recognised.*
+3. have them durable, by the same call. *Durable; a producer that heard nothing sends again and is recognised.*
 4. move the durable end, put the frames in the cache, wake readers. *As after 3: this is memory.*
 5. answer the producers.
 
@@ -198,7 +198,8 @@ class Log:
         batches = [(append, append.payload) for append in group if append.payload is not None]
         if not batches:  # repetitions of frames that are durable by now
             return
-        nbytes = sum(payload.frame_bytes for _, payload in batches)
+        sizes = [payload.frame_bytes for _, payload in batches]
+        nbytes = sum(sizes)
         if self._segments.writer.must_rotate(nbytes, self.context.clock()):
             self._segments.rotate()
         writer, epoch = self._segments.writer, self.stream.epoch
@@ -216,12 +217,8 @@ class Log:
             )
             frames.append(payload.frame(append.base_offset, append.publish_time_us, epoch))
             seed += payload.frame_bytes
-        writer.write(buffers, nbytes)
-        for frame, (_, payload) in zip(frames, batches, strict=True):
-            writer.note(frame, payload.frame_bytes)
         started = perf_counter()
-        if self.context.options.sync_mode is SyncMode.ALWAYS:
-            writer.sync()
+        writer.append(buffers, frames, sizes, durable=self.context.options.sync_mode is SyncMode.ALWAYS)
         self.context.on_commit(len(frames), nbytes, perf_counter() - started)
         self._show(frames)
 

@@ -30,6 +30,8 @@ class LogOptions:
     """One group commit writes at most this much, unless a single frame is larger."""
     preallocate_bytes: int = 4 << 20
     """The active segment is grown ahead of the writer by at most this much; 0 leaves it to the writes."""
+    small_commit_bytes: int = 16 << 10
+    """A group commit of at most this much finds zeros that are durable already; for a larger one room is reserved."""
     index_interval_bytes: int = 64 << 10
     max_producers: int = 10_000
     reopen_pause_seconds: float = 0.1
@@ -49,4 +51,4 @@ class LogContext:
     pool: Executor | None = None
     """Commits appends that nobody waits for; without one, the appending thread does it."""
     on_commit: Callable[[int, int, float], None] = lambda _frames, _bytes, _sync_seconds: None
-    """Told of every group commit: frames, bytes, seconds of its sync."""
+    """Told of every group commit: frames, bytes, seconds until they were written and synced."""

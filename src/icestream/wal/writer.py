@@ -11,7 +11,7 @@ from pathlib import Path
 from icestream.model.frame_bytes import Bytes
 from icestream.model.frames import Frame
 from icestream.model.sparse_index import SparseIndex
-from icestream.wal.files import Files, write_all
+from icestream.wal.files import Files, write_all, write_durably
 from icestream.wal.index_file import save_index
 from icestream.wal.options import LogOptions
 from icestream.wal.recovery import ActiveSegment, SealedSegment
@@ -26,7 +26,8 @@ from icestream.wal.segment import (
     segment_path,
 )
 
-_FIRST_STEP_BYTES = 64 * 1024
+_FIRST_STEP_BYTES = 16 * 1024
+_ZEROS = memoryview(bytes(256 * 1024))
 
 
 def create_segment(files: Files, directory: Path, header: SegmentHeader, index_interval_bytes: int) -> ActiveSegment:
@@ -44,7 +45,7 @@ class SegmentWriter:
     def __init__(self, files: Files, options: LogOptions, active: ActiveSegment, end_offset: int) -> None:
         self._files = files
         self._options = options
-        self._allocated = active.position
+        self._allocated = self._filled = active.position
         self._step = _FIRST_STEP_BYTES
         self.active = active
         self.seed = active.header.seed
@@ -60,16 +61,42 @@ class SegmentWriter:
         too_old = options.max_age_us is not None and now_us - active.header.created_us >= options.max_age_us
         return too_old or active.position + nbytes > options.max_file_bytes
 
-    def write(self, buffers: Sequence[Bytes], nbytes: int) -> None:
-        self._reserve(self.active.position + nbytes)
-        write_all(self.active.file, buffers, self.active.position)
+    def append(self, buffers: Sequence[Bytes], frames: Sequence[Frame], sizes: Sequence[int], *, durable: bool) -> None:
+        """Write frames, of these sizes in the file; `durable`: they are so when it returns."""
+        position, nbytes = self.active.position, sum(sizes)
+        if self._options.preallocate_bytes:
+            if durable and nbytes <= self._options.small_commit_bytes:
+                self._fill(position + nbytes)
+            else:
+                self._reserve(position + nbytes)
+        if durable:
+            write_durably(self.active.file, buffers, position)
+        else:
+            write_all(self.active.file, buffers, position)
+        for frame, size in zip(frames, sizes, strict=True):
+            self._note(frame, size)
+        if durable:
+            self._note_synced()
+
+    def _fill(self, end: int) -> None:
+        """Have zeros on the disk ahead of the writer: a sync that changes nothing but bytes is the cheapest."""
+        if end <= self._filled:
+            return
+        target = self._next_end(end, min(self._step, len(_ZEROS)))
+        if target > end:
+            write_durably(self.active.file, [_ZEROS[: target - end]], end)
+        self._filled = target
+        self._step *= 2
+
+    def _next_end(self, end: int, step: int) -> int:
+        step = min(step, self._options.preallocate_bytes)
+        return max(end, min(end + step, self._options.max_file_bytes + FOOTER_BYTES))
 
     def _reserve(self, end: int) -> None:
-        """Grow the file ahead of the writer: a sync that need not change the file's size is much cheaper."""
-        if end <= self._allocated or not self._options.preallocate_bytes:
+        """Grow the file ahead of the writer: a sync that need not change the file's size is cheaper."""
+        if end <= self._allocated:
             return
-        step = min(self._step, self._options.preallocate_bytes)
-        target = max(end, min(end + step, self._options.max_file_bytes + FOOTER_BYTES))
+        target = self._next_end(end, self._step)
         try:
             self.active.file.allocate(target)
         except OSError as error:
@@ -78,7 +105,7 @@ class SegmentWriter:
         self._allocated = target
         self._step *= 2
 
-    def note(self, frame: Frame, nbytes: int) -> None:
+    def _note(self, frame: Frame, nbytes: int) -> None:
         """Take a frame into account that was just written."""
         position = self.active.position
         self.active.note(frame.base_offset, position, position + nbytes, frame.publish_time_us)
@@ -88,10 +115,13 @@ class SegmentWriter:
         """Give back the room reserved ahead."""
         self.active.file.truncate(self.active.position)
         self.active.file.datasync()
-        self._allocated = self.active.position
+        self._allocated = self._filled = self.active.position
 
     def sync(self) -> None:
         self.active.file.datasync()
+        self._note_synced()
+
+    def _note_synced(self) -> None:
         self.synced_position = self.active.position
         self.synced_offset = self.end_offset
 

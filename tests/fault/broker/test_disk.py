@@ -198,13 +198,13 @@ def test_a_topic_cannot_be_made_on_a_full_disk_and_can_when_there_is_room(small_
 @pytest.mark.parametrize(
     ("calls", "fault", "cause"),
     [
-        ("fdatasync", "error=EIO", "Input/output error"),
-        ("fdatasync", "error=EIO:when=3+3", "Input/output error"),
         ("pwritev,pwritev2", "error=EIO", "Input/output error"),
+        ("pwritev,pwritev2", "error=EIO:when=3+3", "Input/output error"),
+        ("pwritev,pwritev2", "error=ENOSPC", "No space left on device"),
+        ("fdatasync", "error=EIO", "Input/output error"),
         ("fsync", "error=EIO", "Input/output error"),
-        ("fallocate", "error=ENOSPC", "No space left on device"),
     ],
-    ids=["every sync", "every third sync", "every write", "every sync of a directory", "every allocation"],
+    ids=["every write", "every third write", "no room", "every sync of a segment's end", "every sync of a directory"],
 )
 def test_calls_that_fail_lose_nothing_and_double_nothing_and_afterwards_all_goes_on(
     tmp_path: Path, strace: str, calls: str, fault: str, cause: str

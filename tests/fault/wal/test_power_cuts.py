@@ -18,6 +18,7 @@ TINY = LogOptions(
     max_file_bytes=4096,
     max_group_bytes=2048,
     preallocate_bytes=1024,
+    small_commit_bytes=600,
     index_interval_bytes=256,
     reopen_pause_seconds=0,
 )
@@ -127,6 +128,8 @@ class Scenario:
 
 SCENARIOS = {
     "group commits and rotation": Scenario(produce),
+    "room reserved for every commit": Scenario(produce, replace(TINY, small_commit_bytes=0)),
+    "zeros ahead of every commit": Scenario(produce, replace(TINY, small_commit_bytes=4096)),
     "without preallocation": Scenario(produce, replace(TINY, preallocate_bytes=0)),
     "torn at any byte": Scenario(produce, tearing=Tearing.BYTE),
     "names lost in order": Scenario(produce, replace(TINY, max_file_bytes=2048), loss=NameLoss.LAST),

@@ -8,7 +8,7 @@ from icestream.wal import LogOptions
 from icestream.wal.segment import HEADER_BYTES, segment_path
 
 SEGMENT = segment_path(DIRECTORY, 0)
-OPTIONS = LogOptions(preallocate_bytes=4096, reopen_pause_seconds=0)
+OPTIONS = LogOptions(preallocate_bytes=4096, small_commit_bytes=300, reopen_pause_seconds=0)
 
 
 class Torn:

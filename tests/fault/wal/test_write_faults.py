@@ -28,6 +28,7 @@ OPTIONS = LogOptions(
     max_file_bytes=1500,
     max_group_bytes=1000,
     preallocate_bytes=512,
+    small_commit_bytes=200,
     index_interval_bytes=256,
     reopen_pause_seconds=0,
 )
@@ -205,6 +206,7 @@ def test_a_file_system_that_cannot_preallocate_is_used_without() -> None:
     machine = Machine(FaultPlan().add(Fail(errno.EOPNOTSUPP), Kind.ALLOCATE, times=None))
     log = machine.open()
     machine.publish(log, machine.model.new_batch("a", 1, 300))
+    assert machine.plan.injected
     machine.check(log, 1)
 
 

@@ -47,6 +47,15 @@ class Publishing:
     def write(self, batch: pa.RecordBatch, metadata: bytes | None = None, **fields: Any) -> None:
         self.writer.write_with_metadata(batch, json.dumps(fields).encode() if metadata is None else metadata)
 
+    def write_alone(self, body: bytes, **fields: Any) -> None:
+        """A message without a batch."""
+        request = json.dumps(fields).encode()
+        self.writer.write_metadata(b"\x01" + len(request).to_bytes(4, "little") + request + body)
+
+    def publish_alone(self, body: bytes, **fields: Any) -> Answer:
+        self.write_alone(body, **fields)
+        return self.answer()
+
     def answer(self) -> Answer:
         data = self.reader.read()
         if data is None:

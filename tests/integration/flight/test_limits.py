@@ -1,7 +1,7 @@
 """What the Flight door does at its limits, and how little one client can do to another."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow.compute as pc
@@ -10,6 +10,7 @@ import pytest
 from tests.integration.flight.conftest import OpenDoor, Running
 from tests.integration.flight.plain import PATIENCE_SECONDS, PlainClient, Publishing, failure, messages
 
+from icestream.model.frame_bytes import Bytes
 from icestream.wal.files import LocalFile
 
 TOPIC = "flight/topic"
@@ -19,14 +20,15 @@ MAX_TRIES = 10_000
 @contextmanager
 def syncs_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Nothing becomes durable until the end of the block; the event says that a sync has begun."""
-    begun, released, datasync = threading.Event(), threading.Event(), LocalFile.datasync
+    begun, released, write = threading.Event(), threading.Event(), LocalFile.write
 
-    def hold(file: LocalFile) -> None:
-        begun.set()
-        assert released.wait(PATIENCE_SECONDS)
-        datasync(file)
+    def hold(file: LocalFile, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
+        if durable:
+            begun.set()
+            assert released.wait(PATIENCE_SECONDS)
+        return write(file, buffers, position, durable=durable)
 
-    monkeypatch.setattr(LocalFile, "datasync", hold)
+    monkeypatch.setattr(LocalFile, "write", hold)
     try:
         yield begun
     finally:

@@ -167,12 +167,12 @@ def test_a_body_of_another_type_is_refused(lasting_http: Running, kind: str) -> 
 def test_a_failing_disk_is_retryable_and_the_retry_succeeds(http: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     http.publish("a/b", "one", producer="p", sequence=0)
 
-    def fail(_: int) -> None:
+    def fail(*_: object) -> int:
         raise OSError(errno.EIO, "injected")
 
     body = {"messages": [{"payload": "two"}], "producer": "p", "sequence": 1}
     with monkeypatch.context() as failing:
-        failing.setattr(os, "fdatasync", fail)
+        failing.setattr(os, "pwritev", fail)
         answer = http.client.post(PATH, json=body)
     assert error_of(answer, 503, "log_unavailable")["retryable"] is True
     assert answer.headers["retry-after"] == "1"

@@ -43,12 +43,17 @@ class LogMachine(RuleBasedStateMachine):
         self.model = LogModel()
         self.queued: list[Batch] = []
 
-    @initialize(preallocate_bytes=st.sampled_from([0, 512]), max_file_bytes=st.sampled_from([700, 2000, 100_000]))
-    def start(self, preallocate_bytes: int, max_file_bytes: int) -> None:
+    @initialize(
+        preallocate_bytes=st.sampled_from([0, 512]),
+        small_commit_bytes=st.sampled_from([0, 300, 2000]),
+        max_file_bytes=st.sampled_from([700, 2000, 100_000]),
+    )
+    def start(self, preallocate_bytes: int, small_commit_bytes: int, max_file_bytes: int) -> None:
         self.options = LogOptions(
             max_file_bytes=max_file_bytes,
             max_group_bytes=1500,
             preallocate_bytes=preallocate_bytes,
+            small_commit_bytes=small_commit_bytes,
             index_interval_bytes=200,
             reopen_pause_seconds=0,
         )

@@ -43,9 +43,20 @@ from icestream.model.messages import (
     stream_batches,
     stream_schema,
 )
+from icestream.model.single import decode_singles
+from icestream.model.wire import split_lone_message
 
 REMEMBERED_BATCHES = 16
 FIRST_TIME_US = 1_700_000_000_000_000
+
+
+def _opened(chunk: Any) -> tuple[dict[str, Any], pa.RecordBatch]:
+    """A request, and what it publishes: a batch, or the message that is in the request."""
+    metadata = chunk.app_metadata.to_pybytes()
+    if chunk.data is not None:
+        return json.loads(metadata), chunk.data
+    request, body = split_lone_message(metadata)
+    return json.loads(bytes(request)), decode_singles([body], MESSAGE_SCHEMA)
 
 
 @dataclass
@@ -137,11 +148,11 @@ class FakeBroker(fl.FlightServerBase):  # type: ignore[misc]
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            metadata = json.loads(chunk.app_metadata.to_pybytes())
+            metadata, batch = _opened(chunk)
             with self._changed:
                 self.seen.append(metadata)
                 fault = self.faults.popleft() if self.faults else None
-                answer = self._handle(metadata, chunk.data, fault)
+                answer = self._handle(metadata, batch, fault)
                 self._settle_lingering()
                 self._changed.notify_all()
             if fault in {"drop", "lost_ack", "linger"}:

@@ -17,6 +17,7 @@ from icestream.cloud.names import topic_key
 from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import StaleEpochError, UnavailableError
 from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Frame
 from icestream.model.names import TopicName
 from icestream.storage import Topic
 from icestream.storage.cloud import MetadataRegistry, reservation
@@ -222,14 +223,14 @@ def test_a_message_that_is_under_way_at_the_end_keeps_its_offset(tmp_path: Path,
 def hold_writes(topic: Topic) -> tuple[threading.Event, threading.Event]:
     """Keep the log's next write from beginning: one event says that it waits, the other lets it go on."""
     writer, writing, go_on = topic.log._segments.writer, threading.Event(), threading.Event()
-    write = writer.write
+    append = writer.append
 
-    def slow(buffers: Sequence[Bytes], nbytes: int) -> None:
+    def slow(buffers: Sequence[Bytes], frames: Sequence[Frame], sizes: Sequence[int], *, durable: bool) -> None:
         writing.set()
         go_on.wait(PATIENCE)
-        write(buffers, nbytes)
+        append(buffers, frames, sizes, durable=durable)
 
-    writer.write = slow  # type: ignore[method-assign]
+    writer.append = slow  # type: ignore[method-assign]
     return writing, go_on
 
 

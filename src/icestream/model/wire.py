@@ -1,0 +1,34 @@
+"""A message that is published alone, as it travels: without Arrow, whose framing would take longer than the message.
+
+Where a batch is, its application metadata is JSON. Here it is all there is:
+
+    1: u8 | length of the JSON: u32 | JSON | the message's body, see `icestream.model.single`
+
+little-endian. The broker writes the body into its log as it is.
+"""
+
+import struct
+
+from icestream.model.errors import InvalidRequestError
+
+_HEAD = struct.Struct("<BI")
+_LONE = 1
+
+
+def lone_message(request: bytes, body: bytes) -> bytes:
+    return b"".join((_HEAD.pack(_LONE, len(request)), request, body))
+
+
+def split_lone_message(data: bytes) -> tuple[memoryview, memoryview]:
+    """Request and body."""
+    if len(data) < _HEAD.size or data[0] != _LONE:
+        raise InvalidRequestError(
+            "neither a batch nor a message that travels alone",
+            operation="publish",
+            remedy="docs/protocol.md says how both look",
+        )
+    end = _HEAD.size + _HEAD.unpack_from(data)[1]
+    if end > len(data):
+        raise InvalidRequestError(f"the request ends at byte {end} of {len(data)}", operation="publish")
+    view = memoryview(data)
+    return view[_HEAD.size : end], view[end:]
