@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from icestream.client.backoff import Backoff
 from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
@@ -160,7 +162,7 @@ class Outbox:
             request["ack"] = self.ack
         if more:
             request["more"] = True
-        return json.dumps(request).encode()
+        return msgspec.json.encode(request)
 
     def _head(self) -> str:
         fields = {"topic": self.topic, "producer": self.name}

@@ -163,14 +163,22 @@ class Publisher:
         with self.lock:
             stream = self._stream
             batches = [batch for batch in batches if batch in batch.owner.sent]
+            record, metadata = None, b""
             if stream is not None and batches:
-                record = joined(batches)
                 parts = [batch.owner.part(batch, self._number(batch)) for batch in batches]
+                bodies = [batch.lone_body() for batch in batches if batch.is_lone_message]
+                if len(bodies) == len(batches):
+                    for part, body in zip(parts, bodies, strict=True):
+                        part["bytes"] = len(body)
+                else:
+                    record = joined(batches)
                 more = bool(len(self._in_flight) > len(batches) or self._ready)
                 metadata = batches[0].owner.metadata_of_parts(parts, seen=stream.answers, more=more)
+                if record is None:
+                    metadata = lone_message(metadata, *bodies)
             else:
                 stream = None
-        self._write(stream, record if stream else None, metadata if stream else b"")
+        self._write(stream, record, metadata)
         self._written([batch.owner for batch in batches])
 
     def _number(self, batch: PendingBatch) -> int:

@@ -1,10 +1,11 @@
-"""A message that is published alone, as it travels: without Arrow, whose framing would take longer than the message.
+"""Messages that producers publish one at a time, on their way: without Arrow, whose framing takes longer than they do.
 
 Where a batch is, its application metadata is JSON. Here it is all there is:
 
     1: u8 | length of the JSON: u32 | JSON | the message's body, see `icestream.model.single`
 
-little-endian. The broker writes the body into its log as it is.
+little-endian. Where the JSON has parts, there is a body for each, one behind the other. The broker writes bodies into
+its log as they are.
 """
 
 import struct
@@ -15,12 +16,12 @@ _HEAD = struct.Struct("<BI")
 _LONE = 1
 
 
-def lone_message(request: bytes, body: bytes) -> bytes:
-    return b"".join((_HEAD.pack(_LONE, len(request)), request, body))
+def lone_message(request: bytes, *bodies: bytes) -> bytes:
+    return b"".join((_HEAD.pack(_LONE, len(request)), request, *bodies))
 
 
 def split_lone_message(data: bytes) -> tuple[memoryview, memoryview]:
-    """Request and body."""
+    """Request, and body or bodies."""
     if len(data) < _HEAD.size or data[0] != _LONE:
         raise InvalidRequestError(
             "neither a batch nor a message that travels alone",

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -52,6 +53,7 @@ class RequestPart(Struct, forbid_unknown_fields=True):
     id: int
     producer: str = ""
     sequence: int | None = None
+    bytes: int | None = None
 
 
 class PublishRequest(Struct, forbid_unknown_fields=True):
@@ -172,12 +174,7 @@ class PublishStream:
         self, request: PublishRequest, parts: list[RequestPart], batch: pa.RecordBatch | SingleMessage
     ) -> None:
         """What several producers sent together is committed together, and answered by one message."""
-        if isinstance(batch, SingleMessage):
-            raise InvalidRequestError("parts are of a batch, and there is none", operation=_OPERATION)
-        if not parts or min(part.count for part in parts) < 1 or sum(part.count for part in parts) != batch.num_rows:
-            raise InvalidRequestError(
-                f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION
-            )
+        shares = _bodies(parts, batch.body) if isinstance(batch, SingleMessage) else _slices(parts, batch)
         started = perf_counter()
         topic = self._topic(request)
         level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
@@ -195,13 +192,11 @@ class PublishStream:
                 self._metrics.refused(append.error.code)
                 together.add({"id": part.id, "error": append.error.to_dict()})
 
-        first = 0
-        shares: list[Part] = []
-        for part in parts:
-            rows = batch.slice(first, part.count)
-            shares.append(Part(rows, part.producer, part.sequence or 0, partial(answer, part)))
-            first += part.count
-        self._storage.publish_all(topic, shares, level=level, inline=not request.more)
+        published = [
+            Part(share, part.producer, part.sequence or 0, partial(answer, part))
+            for part, share in zip(parts, shares, strict=True)
+        ]
+        self._storage.publish_all(topic, published, level=level, inline=not request.more)
 
     def _count(self, append: Append, count: int, started: float) -> None:
         self._metrics.published(count, append.nbytes, perf_counter() - started)
@@ -217,6 +212,23 @@ class PublishStream:
     def _refuse(self, number: int, error: IcestreamError) -> None:
         self._metrics.refused(error.code)
         self._answers.send({"id": number, "error": error.to_dict()})
+
+
+def _slices(parts: list[RequestPart], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    if not parts or min(part.count for part in parts) < 1 or sum(part.count for part in parts) != batch.num_rows:
+        raise InvalidRequestError(
+            f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION
+        )
+    ends = accumulate(part.count for part in parts)
+    return [batch.slice(end - part.count, part.count) for part, end in zip(parts, ends, strict=True)]
+
+
+def _bodies(parts: list[RequestPart], bodies: memoryview) -> list[SingleMessage]:
+    sizes = [part.bytes if part.bytes is not None and part.count == 1 else -1 for part in parts]
+    if not sizes or min(sizes) < 0 or sum(sizes) != len(bodies):
+        raise InvalidRequestError(f"the parts do not make up {len(bodies)} bytes, a message each", operation=_OPERATION)
+    ends = accumulate(sizes)
+    return [SingleMessage(bodies[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
 class _Together:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -41,7 +40,7 @@ from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic
 from icestream.storage.topics import Topics
 from icestream.subscription import ConsumerSession, Progress, SubscriptionOptions, Subscriptions
-from icestream.wal import Append, FrameCache, LocalFiles, LogContext, LogOptions, LogState, SyncMode
+from icestream.wal import Append, CommitPool, FrameCache, LocalFiles, LogContext, LogOptions, LogState, SyncMode
 
 if TYPE_CHECKING:
     from icestream.table import TopicTable
@@ -82,7 +81,7 @@ class IcebergStorage:
         wal = self.settings.wal
         resources.enter_context(exclusive_directory(wal.dir))
         metadata = resources.enter_context(open_store(self.settings))
-        pool = resources.enter_context(ThreadPoolExecutor(wal.commit_threads, thread_name_prefix="commit"))
+        pool = resources.enter_context(CommitPool(wal.commit_threads))
         self.files = LocalFiles(wal.max_open_files)
         self.cache = FrameCache(wal.cache_max_bytes, wal.cache_capacity)
         context = LogContext(
@@ -120,7 +119,9 @@ class IcebergStorage:
         self.table_watch.start()
         self.disk = Disk(wal.dir, wal.min_free_mb)
         self._publishing = Publishing(self.settings.server, self.budget, self.disk, self.table_watch)
-        keeper = Periodic("log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened()))
+        keeper = Periodic(
+            "log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened(), keeper.rest)
+        )
         self.retention = Retention(topics.find, self.settings, self.disk)
         pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
         disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)

@@ -23,6 +23,7 @@ class Periodic(threading.Thread):
         self._interval_seconds = interval_seconds
         self._work = work
         self._max_share = max_share
+        self._rested_seconds = 0.0
         self._stopping = threading.Event()
         self._wake = threading.Event()
 
@@ -33,12 +34,20 @@ class Periodic(threading.Thread):
             self._wake.clear()
             if self._stopping.is_set():
                 return
-            started = perf_counter()
+            started, self._rested_seconds = perf_counter(), 0.0
             try:
                 self._work()
             except Exception:  # noqa: BLE001 - it is needed for as long as the process lives
                 _log.exception("regular work failed", work=self.name)
-            pause = max(self._interval_seconds, (perf_counter() - started) / self._max_share)
+            busy = perf_counter() - started - self._rested_seconds
+            pause = max(self._interval_seconds, busy / self._max_share - self._rested_seconds)
+
+    def rest(self, busy_seconds: float) -> bool:
+        """For `work` that is made of many pieces: keep to the share after each of them. False: stop here."""
+        started = perf_counter()
+        ended = self._stopping.wait(busy_seconds / self._max_share - busy_seconds)
+        self._rested_seconds += perf_counter() - started
+        return not ended
 
     def hurry(self) -> None:
         """Do not wait for the interval to be over; once more if it is at work now."""
@@ -60,15 +69,30 @@ def stop_all(threads: Sequence[Periodic], timeout_seconds: float) -> None:
             thread.join(max(0.0, deadline - monotonic()))
 
 
-def keep_logs(logs: list[Log]) -> None:
-    """One round over the open logs; a log that fails says so itself and is left for its next append to recover."""
+def keep_logs(logs: list[Log], rest: Callable[[float], bool]) -> None:
+    """One round over the open logs.
+
+    With very many topics the checkpoints take seconds, in which publishers would feel them: so it rests in between.
+    """
     for log in logs:
-        if log.state is not LogState.OPEN:
-            continue
+        _do(_sync_and_rotate, log)
+    for log in logs:
+        started = perf_counter()
+        _do(Log.checkpoint, log)
+        if not rest(perf_counter() - started):
+            return
+
+
+def _sync_and_rotate(log: Log) -> None:
+    if log.context.options.sync_mode is SyncMode.INTERVAL:
+        log.sync()
+    log.rotate_if_old()
+
+
+def _do(chore: Callable[[Log], None], log: Log) -> None:
+    """A log that fails says so itself and is left for its next append to recover."""
+    if log.state is LogState.OPEN:
         try:
-            if log.context.options.sync_mode is SyncMode.INTERVAL:
-                log.sync()
-            log.rotate_if_old()
-            log.checkpoint()
+            chore(log)
         except IcestreamError as error:
             _log.warning("housekeeping failed", directory=str(log.directory), error=str(error))

@@ -24,7 +24,7 @@ Answer = Callable[[Append], None]
 class Part:
     """What one producer sent of several batches that came together. `answer` is called once, whatever happens."""
 
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch | SingleMessage
     producer: str
     sequence: int
     answer: Answer

@@ -9,6 +9,7 @@ tables need not spend.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from icestream.table import Tables
 
 MAX_WAITERS_PER_TOPIC = 100_000
-_MAX_SHARE = 0.2
+_MAX_SHARE = 0.1
 _log = structlog.get_logger(__name__)
 
 Waiter = Callable[[Committed | IcestreamError], None]
@@ -48,6 +49,7 @@ class TableWatch:
         self.listeners: set[Callable[[Topic], None]] = set()
         """Called when somebody waits for more of a topic than anybody did before; they must be quick."""
         self._numbers = count()
+        self._in_turn: deque[Topic] = deque()
         self._closed = False
         self._catalog_error: str | None = None
         self._opening = threading.Lock()
@@ -173,21 +175,33 @@ class TableWatch:
                 if self._closed:
                     return
                 hinted, self._hinted = self._hinted, set()
-            started = monotonic()
-            polling = started >= poll_at
             try:
-                self._round(hinted, polling=polling)
+                self._look_at(hinted)
+                if monotonic() >= poll_at:
+                    poll_at = monotonic() + self._poll()
             except Exception:  # noqa: BLE001 - the thread serves all topics: one of them must not end it
                 _log.exception("tables could not be looked at")
-            if polling:
-                poll_at = monotonic() + max(self._interval_seconds, (monotonic() - started) / _MAX_SHARE)
+                poll_at = monotonic() + self._interval_seconds
 
-    def _round(self, hinted: set[TopicName], *, polling: bool) -> None:
-        for topic in self._topics():
-            if not topic.record.has_table:
-                continue
-            if topic.name in hinted or (polling and self._is_behind(topic)):
-                self._look(topic)
+    def _look_at(self, names: set[TopicName]) -> None:
+        if names:
+            for topic in self._topics():
+                if topic.name in names and topic.record.has_table:
+                    self._look(topic)
+
+    def _poll(self) -> float:
+        """Look at one of the topics in turn; seconds until the next one's turn.
+
+        One at a time, with a rest in between: a round over thousands of topics must not hold publishers up.
+        """
+        if not self._in_turn:
+            self._in_turn.extend(topic for topic in self._topics() if topic.record.has_table and self._is_behind(topic))
+        if not self._in_turn:
+            return self._interval_seconds
+        started = monotonic()
+        self._look(self._in_turn.popleft())
+        busy = monotonic() - started
+        return busy / _MAX_SHARE - busy if self._in_turn else self._interval_seconds
 
     def _is_behind(self, topic: Topic) -> bool:
         log = topic.opened_log

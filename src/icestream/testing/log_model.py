@@ -6,14 +6,13 @@ Every batch has its own bytes, so that a frame found after a crash is either exa
 import itertools
 import random
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from icestream.model.frames import Frame
-from icestream.wal import Append, Files, Log, LogContext, LogOptions, LogReader, Payload, StreamInfo, prepare
+from icestream.wal import Append, Files, Log, LogContext, LogOptions, LogReader, Payload, Pool, StreamInfo, prepare
 
 STREAM = StreamInfo("tests/topic", UUID(int=7))
 DIRECTORY = Path("/data/tests/topic")
@@ -122,22 +121,21 @@ class LogModel:
             assert log.next_sequence(producer) == sequence, f"{producer} is not remembered"
 
 
-class ManualPool(Executor):
+class ManualPool:
     """Runs what is submitted when told to, so that a test decides what is committed together."""
 
     def __init__(self) -> None:
-        self._waiting: list[Callable[[], Any]] = []
+        self._waiting: list[Callable[[], None]] = []
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> "Future[Any]":
-        self._waiting.append(lambda: function(*arguments, **named))
-        return Future()
+    def submit(self, work: Callable[[], None], /) -> None:
+        self._waiting.append(work)
 
     def run(self) -> None:
         while self._waiting:
             self._waiting.pop(0)()
 
 
-def open_log(files: Files, options: LogOptions, pool: Executor | None = None) -> Log:
+def open_log(files: Files, options: LogOptions, pool: Pool | None = None) -> Log:
     """The log on these files, made if it is not there; its clock ticks once for each question."""
     ticks = itertools.count(1_700_000_000_000_000, 1000)
     context = LogContext(files, options=options, clock=lambda: next(ticks), pool=pool)

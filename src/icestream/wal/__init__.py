@@ -34,6 +34,7 @@ Rules
 from icestream.model.frame_bytes import Payload, prepare
 from icestream.wal.append import Append
 from icestream.wal.cache import FrameCache
+from icestream.wal.commit_pool import CommitPool, Pool
 from icestream.wal.files import Files, LocalFiles
 from icestream.wal.log import Log
 from icestream.wal.options import LogContext, LogOptions, SyncMode
@@ -43,6 +44,7 @@ from icestream.wal.view import LogState
 
 __all__ = [
     "Append",
+    "CommitPool",
     "Files",
     "FrameCache",
     "LocalFiles",
@@ -52,6 +54,7 @@ __all__ = [
     "LogReader",
     "LogState",
     "Payload",
+    "Pool",
     "StreamInfo",
     "SyncMode",
     "check_offset",

@@ -10,10 +10,10 @@ whose group was before.
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 
 from icestream.model.errors import IcestreamError
 from icestream.wal.append import Append
+from icestream.wal.commit_pool import Pool
 
 
 class GroupCommit:
@@ -25,7 +25,7 @@ class GroupCommit:
         commit: Callable[[list[Append]], None],
         failed: Callable[[Exception], IcestreamError],
         max_group_bytes: int,
-        pool: Executor | None,
+        pool: Pool | None,
     ) -> None:
         self.mutex = threading.Lock()
         self._commit = commit

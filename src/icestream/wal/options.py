@@ -1,12 +1,12 @@
 """What a log is told when it is opened."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from enum import Enum
 
 from icestream.model.clock import Clock, now_us
 from icestream.wal.cache import FrameCache
+from icestream.wal.commit_pool import Pool
 from icestream.wal.files import Files
 
 
@@ -48,7 +48,7 @@ class LogContext:
     cache: FrameCache = field(default_factory=lambda: FrameCache(64 << 20, 1_000_000))
     options: LogOptions = field(default_factory=LogOptions)
     clock: Clock = now_us
-    pool: Executor | None = None
+    pool: Pool | None = None
     """Commits appends that nobody waits for; without one, the appending thread does it."""
     on_commit: Callable[[int, int, float], None] = lambda _frames, _bytes, _sync_seconds: None
     """Told of every group commit: frames, bytes, seconds until they were written and synced."""

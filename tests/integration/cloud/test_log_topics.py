@@ -158,7 +158,7 @@ def test_a_hint_about_it_asks_no_catalog(stage: LogStage) -> None:
     stage.put(3)
     watch = stage.storage.table_watch
     watch.hint(stage.topic.name)
-    watch._round({stage.topic.name}, polling=False)
+    watch._look_at({stage.topic.name})
     assert stage.topic.committed.offset is None
 
 

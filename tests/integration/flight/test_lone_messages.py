@@ -68,8 +68,30 @@ def test_a_body_that_is_not_sound_is_refused_and_the_stream_goes_on(
 def test_metadata_that_is_no_message_gets_an_answer(stream: Publishing) -> None:
     stream.writer.write_metadata(b'{"topic": "flight/alone"}')
     assert "neither a batch nor" in error_of(stream.answer(), "invalid_request")["message"]
-    stream.write_alone(NOTHING, topic=TOPIC, parts=[{"count": 1, "id": 0}])
-    assert "there is none" in stream.answer()["answers"][0]["error"]["message"]
+
+
+def test_several_producers_messages_travel_together(client: PlainClient, stream: Publishing) -> None:
+    bodies = [NOTHING + b"a", NOTHING, NOTHING + b"ccc", b"not sound"]
+    parts = [
+        {"producer": f"p{number}", "sequence": 0, "count": 1, "id": number, "bytes": len(body)}
+        for number, body in enumerate(bodies)
+    ]
+    answers = stream.publish_alone(b"".join(bodies), topic=TOPIC, parts=parts)["answers"]
+    found = {answer["id"]: answer for answer in answers}
+    assert [found[number]["base_offset"] for number in range(3)] == [0, 1, 2]
+    error_of(found[3], "invalid_message")
+    table = client.read(topic=TOPIC)
+    assert table["payload"].to_pylist() == [b"a", b"", b"ccc"]
+    assert table["producer"].to_pylist() == ["p0", "p1", "p2"]
+
+
+@pytest.mark.parametrize(
+    "part", [{}, {"bytes": 7}, {"bytes": 9}, {"bytes": -8}, {"bytes": 8, "count": 2}, {"bytes": 8, "count": 0}], ids=str
+)
+def test_parts_that_do_not_make_up_the_bytes_are_refused(stream: Publishing, part: dict[str, int]) -> None:
+    stream.write_alone(NOTHING, topic=TOPIC, parts=[{"count": 1, "id": 5, **part}])
+    (answer,) = stream.answer()["answers"]
+    assert "do not make up" in error_of(answer, "invalid_request")["message"]
 
 
 def test_a_topic_with_columns_of_its_own_takes_none(client: PlainClient) -> None:
