@@ -10,7 +10,7 @@ from icestream.model.errors import IcestreamError
 from icestream.wal import Log, LogState, SyncMode
 
 _log = structlog.get_logger(__name__)
-_MAX_SHARE = 0.1
+_MAX_SHARE = 0.05
 
 
 class Periodic(threading.Thread):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from icestream.table import Tables
 
 MAX_WAITERS_PER_TOPIC = 100_000
-_MAX_SHARE = 0.1
+_MAX_SHARE = 0.05
 _log = structlog.get_logger(__name__)
 
 Waiter = Callable[[Committed | IcestreamError], None]

@@ -53,3 +53,22 @@ def test_work_that_hangs_does_not_hold_up_the_end() -> None:
     go_on.set()
     hanging.join(PATIENCE_SECONDS)
     assert not hanging.is_alive()
+
+
+def test_work_of_many_pieces_rests_in_between_and_ends_at_once() -> None:
+    pieces: list[bool] = []
+    resting = threading.Event()
+
+    def work() -> None:
+        for _ in range(1000):
+            resting.set()
+            pieces.append(keeper.rest(3600.0))
+            if not pieces[-1]:
+                return
+
+    keeper = Periodic("keeper", 0.001, work)
+    keeper.start()
+    assert resting.wait(PATIENCE_SECONDS)
+    stop_all([keeper], PATIENCE_SECONDS)
+    assert pieces == [False]
+    assert not keeper.is_alive()
