@@ -169,7 +169,7 @@ class Publisher:
                 bodies = [batch.lone_body() for batch in batches if batch.is_lone_message]
                 if len(bodies) == len(batches):
                     for part, body in zip(parts, bodies, strict=True):
-                        part["bytes"] = len(body)
+                        part["nbytes"] = len(body)
                 else:
                     record = joined(batches)
                 more = bool(len(self._in_flight) > len(batches) or self._ready)

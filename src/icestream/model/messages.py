@@ -149,7 +149,7 @@ def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
 def check_message_sizes(batch: pa.RecordBatch | SingleMessage, max_message_bytes: int) -> None:
     """Raise if one message is larger than allowed; row by row only when the columns' maxima leave a doubt."""
     if isinstance(batch, SingleMessage):
-        sizes = iter([len(batch.body)])
+        sizes = iter([batch.nbytes])
     elif sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
         return
     else:
@@ -184,8 +184,8 @@ def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -
     if single and (plain := encode_single(batch)) is not None:
         return Encoding.SINGLE, plain
     check_batch(batch, schema)
-    if single and batch.nbytes <= MAX_SINGLE_BYTES:
-        return Encoding.SINGLE, encode_checked_single(batch)
+    if single and batch.nbytes <= MAX_SINGLE_BYTES and (plain := encode_checked_single(batch)) is not None:
+        return Encoding.SINGLE, plain
     return Encoding.ARROW_IPC, batch.serialize()
 
 

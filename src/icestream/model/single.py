@@ -31,8 +31,13 @@ class SingleMessage:
     __slots__ = ("body",)
     num_rows = 1
 
-    def __init__(self, body: memoryview) -> None:
+    def __init__(self, body: bytes) -> None:
         self.body = body
+
+    @property
+    def nbytes(self) -> int:
+        """Without what the body itself needs."""
+        return len(self.body) - _HEAD.size
 
 
 def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str, str]] | None) -> bytes:
@@ -44,8 +49,10 @@ def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str,
     return b"".join((head, key or b"", tail or b"", payload))
 
 
-def check_single(body: memoryview) -> None:
-    """Raise ValueError unless this is what `encode_message` makes."""
+def check_single(body: bytes) -> None:
+    """Raise ValueError unless this is what `encode_message` makes of a small message."""
+    if len(body) > MAX_SINGLE_BYTES:
+        raise ValueError(f"it has {len(body)} bytes; more than {MAX_SINGLE_BYTES} travel as a batch")
     if body[: _HEAD.size] != _NOTHING:
         _fields(body)
 
@@ -65,10 +72,13 @@ def encode_single(batch: pa.RecordBatch) -> bytes | None:
     return None if key is None else b"".join((_HEAD.pack(len(key), _NULL), key, payload))
 
 
-def encode_checked_single(batch: pa.RecordBatch) -> bytes:
-    """The same for a batch that was checked in full, with whatever it has."""
+def encode_checked_single(batch: pa.RecordBatch) -> bytes | None:
+    """The same for a batch that was checked in full; None if it has what only Arrow can say: attributes of no value."""
     keys, attributes, payloads = batch.columns
-    return encode_message(payloads[0].as_buffer(), keys[0].as_py(), attributes[0].as_py())
+    pairs = attributes[0].as_py()
+    if pairs is not None and any(value is None for _, value in pairs):
+        return None
+    return encode_message(payloads[0].as_buffer(), keys[0].as_py(), pairs)
 
 
 def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:

@@ -53,7 +53,7 @@ class RequestPart(Struct, forbid_unknown_fields=True):
     id: int
     producer: str = ""
     sequence: int | None = None
-    bytes: int | None = None
+    nbytes: int | None = None
 
 
 class PublishRequest(Struct, forbid_unknown_fields=True):
@@ -119,7 +119,7 @@ class PublishStream:
         try:
             if batch is None:
                 text, body = split_lone_message(metadata)
-                batch, request = SingleMessage(body), parse_request(text)
+                batch, request = SingleMessage(bytes(body)), parse_request(text)
             else:
                 request = parse_request(metadata)
             self._seen = request.seen
@@ -223,8 +223,8 @@ def _slices(parts: list[RequestPart], batch: pa.RecordBatch) -> list[pa.RecordBa
     return [batch.slice(end - part.count, part.count) for part, end in zip(parts, ends, strict=True)]
 
 
-def _bodies(parts: list[RequestPart], bodies: memoryview) -> list[SingleMessage]:
-    sizes = [part.bytes if part.bytes is not None and part.count == 1 else -1 for part in parts]
+def _bodies(parts: list[RequestPart], bodies: bytes) -> list[SingleMessage]:
+    sizes = [part.nbytes if part.nbytes is not None and part.count == 1 else -1 for part in parts]
     if not sizes or min(sizes) < 0 or sum(sizes) != len(bodies):
         raise InvalidRequestError(f"the parts do not make up {len(bodies)} bytes, a message each", operation=_OPERATION)
     ends = accumulate(sizes)

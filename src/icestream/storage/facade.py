@@ -27,7 +27,7 @@ from icestream.storage.budget import ByteBudget
 from icestream.storage.cloud import Cloud
 from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
-from icestream.storage.housekeeping import Periodic, keep_logs, stop_all
+from icestream.storage.housekeeping import Periodic, keep_logs, stop_all, sync_logs
 from icestream.storage.lock import exclusive_directory
 from icestream.storage.message_stream import MessageStream
 from icestream.storage.publishing import Part, Publishing
@@ -119,16 +119,17 @@ class IcebergStorage:
         self.table_watch.start()
         self.disk = Disk(wal.dir, wal.min_free_mb)
         self._publishing = Publishing(self.settings.server, self.budget, self.disk, self.table_watch)
-        keeper = Periodic(
-            "log-keeper", wal.file_sync.interval_ms / 1000, lambda: keep_logs(topics.opened(), keeper.rest)
-        )
+        interval_seconds = wal.file_sync.interval_ms / 1000
+        keeper = Periodic("log-keeper", interval_seconds, lambda: keep_logs(topics.opened(), keeper.rest))
         self.retention = Retention(topics.find, self.settings, self.disk)
         pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
         disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)
         # On its own, for it waits for stores and the catalog; whoever deletes a topic wakes it.
         deleter = Periodic("deleter", self.settings.reader.poll_interval_ms / 1000, topics.deletions.finish_all)
         topics.deletions.hurry = deleter.hurry
-        regular = (keeper, pruner, disk_watch, deleter)
+        regular = [keeper, pruner, disk_watch, deleter]
+        if wal.sync_mode == SyncMode.INTERVAL.value:  # whatever share of the time it takes: it is what was promised
+            regular.append(Periodic("log-syncer", interval_seconds, lambda: sync_logs(topics.opened()), max_share=1.0))
         for periodic in regular:
             periodic.start()
         resources.callback(stop_all, regular, self.settings.uploader.shutdown_timeout_seconds)

@@ -7,7 +7,7 @@ from time import monotonic, perf_counter
 import structlog
 
 from icestream.model.errors import IcestreamError
-from icestream.wal import Log, LogState, SyncMode
+from icestream.wal import Log, LogState
 
 _log = structlog.get_logger(__name__)
 _MAX_SHARE = 0.05
@@ -69,24 +69,23 @@ def stop_all(threads: Sequence[Periodic], timeout_seconds: float) -> None:
             thread.join(max(0.0, deadline - monotonic()))
 
 
-def keep_logs(logs: list[Log], rest: Callable[[float], bool]) -> None:
-    """One round over the open logs.
+def sync_logs(logs: list[Log]) -> None:
+    """One round over the open logs."""
+    for log in logs:
+        _do(Log.sync, log)
 
-    With very many topics the checkpoints take seconds, in which publishers would feel them: so it rests in between.
+
+def keep_logs(logs: list[Log], rest: Callable[[float], bool]) -> None:
+    """One round over the open logs: what may wait.
+
+    With very many topics it takes seconds, in which publishers would feel it: so it rests in between.
     """
     for log in logs:
-        _do(_sync_and_rotate, log)
-    for log in logs:
         started = perf_counter()
+        _do(Log.rotate_if_old, log)
         _do(Log.checkpoint, log)
         if not rest(perf_counter() - started):
             return
-
-
-def _sync_and_rotate(log: Log) -> None:
-    if log.context.options.sync_mode is SyncMode.INTERVAL:
-        log.sync()
-    log.rotate_if_old()
 
 
 def _do(chore: Callable[[Log], None], log: Log) -> None:

@@ -114,6 +114,14 @@ class Content:
         self.truncations = ()
         self.sizes = (Size(self.time, self.size),)
 
+    def sync_range(self, start: int, end: int) -> None:
+        """What a durable write does with the bytes it wrote; it says nothing of any others."""
+        for sector in self._sectors(start, end):
+            if sector not in self.doomed:
+                self.versions.pop(sector, None)
+        if not self.size_doomed:
+            self.sizes = tuple(size for size in self.sizes if size.size >= end) or self.sizes[-1:]
+
     def fail_datasync(self) -> None:
         """What was not durable never will be by a datasync alone, and may or may not have reached the disk."""
         self.doomed = set(self.versions)

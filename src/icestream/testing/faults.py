@@ -229,33 +229,34 @@ class _FaultyFile:
 
     def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
         """A durable write is met twice, as the write and as the datasync that it is."""
-        written = self._write(buffers, position)
-        if durable:
-            self.datasync()
-        return written
-
-    def _write(self, buffers: Sequence[Bytes], position: int) -> int:
         length = sum(map(len, buffers))
 
         def write_part(fault: Fail | Crash) -> None:
             self._inner.write([b"".join(buffers)[: fault.accept]], position)
 
         short = self._files.meet(Operation(Kind.WRITE, self._path, position, length), write_part)
-        if short is None or short.accept >= length:
-            return self._inner.write(buffers, position)
-        return self._inner.write([b"".join(buffers)[: short.accept]], position)
+        if short is not None and short.accept < length:
+            buffers = [b"".join(buffers)[: short.accept]]
+
+        def write_unsynced(fault: Fail | Crash) -> None:
+            self._inner.write(buffers, position)
+            self._lose(fault)
+
+        if durable:
+            self._files.meet(Operation(Kind.DATASYNC, self._path), write_unsynced)
+        return self._inner.write(buffers, position, durable=durable)
 
     def read(self, length: int, position: int) -> bytes:
         self._files.meet(Operation(Kind.READ, self._path, position, length))
         return self._inner.read(length, position)
 
     def datasync(self) -> None:
-        def lose(fault: Fail | Crash) -> None:
-            if isinstance(fault, Fail) and isinstance(self._inner, LosesOnFailedSync):
-                self._inner.fail_datasync()
-
-        self._files.meet(Operation(Kind.DATASYNC, self._path), lose)
+        self._files.meet(Operation(Kind.DATASYNC, self._path), self._lose)
         self._inner.datasync()
+
+    def _lose(self, fault: Fail | Crash) -> None:
+        if isinstance(fault, Fail) and isinstance(self._inner, LosesOnFailedSync):
+            self._inner.fail_datasync()
 
     def allocate(self, end: int) -> None:
         def allocate_part(fault: Fail | Crash) -> None:

@@ -237,7 +237,9 @@ class SimulatedFile:
                 _fail(errno.EINVAL, self.path)
             content.write(data, position)
         if durable:
-            self.datasync()
+            self._announce(Operation(Kind.DATASYNC, self.path))
+            with self._lock:
+                content.sync_range(position, position + len(data))
         return len(data)
 
     def read(self, length: int, position: int) -> bytes:

@@ -21,6 +21,7 @@ class CommitPool:
 
     def __init__(self, threads: int) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"commit-{number}", daemon=True) for number in range(threads)
         ]
@@ -28,10 +29,13 @@ class CommitPool:
             thread.start()
 
     def submit(self, work: Callable[[], None], /) -> None:
+        if self._closed:
+            raise RuntimeError("the pool is closed")  # rather than never be done
         self._work.put(work)
 
     def close(self) -> None:
-        """Finish what was submitted; nothing may be any more."""
+        """Finish what was submitted."""
+        self._closed = True
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:

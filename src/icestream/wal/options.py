@@ -14,7 +14,7 @@ class SyncMode(Enum):
     """When a written frame counts as durable."""
 
     ALWAYS = "always"
-    """After its own `datasync`."""
+    """Once it is durable."""
     INTERVAL = "interval"
     """Once written; a `datasync` follows at intervals. A power cut can lose the last interval, even if it was read."""
     OS = "os"
@@ -26,7 +26,7 @@ class LogOptions:
     sync_mode: SyncMode = SyncMode.ALWAYS
     max_file_bytes: int = 64 << 20
     max_age_us: int | None = None
-    max_group_bytes: int = 10 << 20
+    max_group_bytes: int = 2 << 20
     """One group commit writes at most this much, unless a single frame is larger."""
     preallocate_bytes: int = 4 << 20
     """The active segment is grown ahead of the writer by at most this much; 0 leaves it to the writes."""

@@ -1,6 +1,6 @@
 """Writing the active segment: frames behind each other, room reserved ahead, a footer at the end.
 
-`synced_position` is the position up to which a `datasync` has returned. It goes into every frame's header, where it
+`synced_position` is the position up to which all is durable. It goes into every frame's header, where it
 lets recovery tell a torn tail from damage.
 """
 
@@ -12,6 +12,7 @@ from icestream.model.frame_bytes import Bytes
 from icestream.model.frames import Frame
 from icestream.model.sparse_index import SparseIndex
 from icestream.wal.files import Files, write_all, write_durably
+from icestream.wal.full import is_full
 from icestream.wal.index_file import save_index
 from icestream.wal.options import LogOptions
 from icestream.wal.recovery import ActiveSegment, SealedSegment
@@ -84,7 +85,12 @@ class SegmentWriter:
             return
         target = self._next_end(end, min(self._step, len(_ZEROS)))
         if target > end:
-            write_durably(self.active.file, [_ZEROS[: target - end]], end)
+            try:
+                write_durably(self.active.file, [_ZEROS[: target - end]], end)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return  # the frame itself may still fit
         self._filled = target
         self._step *= 2
 

@@ -210,6 +210,16 @@ def test_a_file_system_that_cannot_preallocate_is_used_without() -> None:
     machine.check(log, 1)
 
 
+def test_a_frame_that_fits_is_stored_though_there_is_no_room_for_zeros_ahead() -> None:
+    machine = Machine(FaultPlan().add(Fail(errno.ENOSPC, accept=100), Kind.WRITE, path=str(SEGMENT), nth=2))
+    log = machine.open()
+    for _ in range(3):
+        machine.publish(log, machine.model.new_batch("a", 1, 20))
+    assert [operation.position > 64 for operation, _ in machine.plan.injected] == [True]
+    assert machine.refusals == 0
+    machine.check(log, 1)
+
+
 def test_what_a_failed_sync_may_have_lost_is_not_shown_after_a_restart_unless_it_is_durable() -> None:
     """The new process reads the old one's bytes from memory, and no sync of them is left to be made."""
     machine = Machine(FaultPlan())

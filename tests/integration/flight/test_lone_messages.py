@@ -4,7 +4,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from tests.integration.flight.conftest import OpenDoor
+from tests.integration.flight.conftest import OpenDoor, Running
 from tests.integration.flight.plain import PlainClient, Publishing, encoded, error_of, messages
 
 TOPIC = "flight/alone"
@@ -73,7 +73,7 @@ def test_metadata_that_is_no_message_gets_an_answer(stream: Publishing) -> None:
 def test_several_producers_messages_travel_together(client: PlainClient, stream: Publishing) -> None:
     bodies = [NOTHING + b"a", NOTHING, NOTHING + b"ccc", b"not sound"]
     parts = [
-        {"producer": f"p{number}", "sequence": 0, "count": 1, "id": number, "bytes": len(body)}
+        {"producer": f"p{number}", "sequence": 0, "count": 1, "id": number, "nbytes": len(body)}
         for number, body in enumerate(bodies)
     ]
     answers = stream.publish_alone(b"".join(bodies), topic=TOPIC, parts=parts)["answers"]
@@ -86,7 +86,9 @@ def test_several_producers_messages_travel_together(client: PlainClient, stream:
 
 
 @pytest.mark.parametrize(
-    "part", [{}, {"bytes": 7}, {"bytes": 9}, {"bytes": -8}, {"bytes": 8, "count": 2}, {"bytes": 8, "count": 0}], ids=str
+    "part",
+    [{}, {"nbytes": 7}, {"nbytes": 9}, {"nbytes": -8}, {"nbytes": 8, "count": 2}, {"nbytes": 8, "count": 0}],
+    ids=str,
 )
 def test_parts_that_do_not_make_up_the_bytes_are_refused(stream: Publishing, part: dict[str, int]) -> None:
     stream.write_alone(NOTHING, topic=TOPIC, parts=[{"count": 1, "id": 5, **part}])
@@ -102,5 +104,15 @@ def test_a_topic_with_columns_of_its_own_takes_none(client: PlainClient) -> None
 
 def test_one_that_is_too_large_is_refused(open_door: OpenDoor) -> None:
     stream = open_door(server={"max_message_bytes": 1024}).client.publishing()
-    error_of(stream.publish_alone(NOTHING + b"x" * 1024, topic=TOPIC), "too_large")
-    assert stream.publish_alone(NOTHING + b"x" * 900, topic=TOPIC)["base_offset"] == 0
+    error_of(stream.publish_alone(NOTHING + b"x" * 1025, topic=TOPIC), "too_large")
+    assert stream.publish_alone(NOTHING + b"x" * 1024, topic=TOPIC)["base_offset"] == 0
+    error_of(stream.publish_alone(NOTHING + b"x" * 65536, topic=TOPIC), "invalid_message")
+
+
+def test_what_is_kept_of_it_is_its_body_alone(running: Running) -> None:
+    stream = running.client.publishing()
+    stream.publish_alone(NOTHING + b"x", topic=TOPIC, producer="p" * 200, sequence=0)
+    parts = [{"count": 1, "id": number, "nbytes": 9} for number in range(2)]
+    stream.publish_alone((NOTHING + b"y") * 2, topic=TOPIC, parts=parts)
+    frames = running.storage.topic(TOPIC).log.cache.read(0, 1 << 20)
+    assert [memoryview(memoryview(frame.body).obj).nbytes for frame in frames] == [9, 9, 9]

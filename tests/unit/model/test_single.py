@@ -54,6 +54,12 @@ def test_offsets_that_point_outside_are_refused(offsets: tuple[int, int]) -> Non
         check_and_encode(batch, MESSAGE_SCHEMA)
 
 
+def test_attributes_without_a_value_stay_arrow() -> None:
+    batch = message_batch([b"a"], None, [[("name", None)]])
+    assert frame_of(batch).encoding == Encoding.ARROW_IPC
+    assert decode_body(frame_of(batch), MESSAGE_SCHEMA).equals(batch)
+
+
 def test_a_null_payload_is_refused() -> None:
     payload = pa.array([None], pa.binary())
     batch = pa.RecordBatch.from_arrays([*message_batch([b"a"]).columns[:2], payload], schema=MESSAGE_SCHEMA)

@@ -1,12 +1,12 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import MESSAGE_SCHEMA
-from icestream.model.single import check_single, decode_singles, encode_message
+from icestream.model.single import MAX_SINGLE_BYTES, check_single, decode_singles, encode_message
 from icestream.model.wire import lone_message, split_lone_message
 
 _pairs = st.none() | st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=3)
@@ -18,7 +18,7 @@ def test_a_lone_message_comes_out_as_it_went_in(
 ) -> None:
     request, body = split_lone_message(lone_message(text, encode_message(payload, key, pairs)))
     assert bytes(request) == text
-    check_single(body)
+    check_single(bytes(body))
     (row,) = decode_singles([body], MESSAGE_SCHEMA).to_pylist()
     assert row == {"key": key, "attributes": pairs, "payload": payload}
 
@@ -34,11 +34,21 @@ def test_so_is_one_whose_request_is_longer_than_all() -> None:
         split_lone_message(b"\x01\x64\x00\x00\x00{}")
 
 
-@given(st.binary(max_size=60))
+_small_length = st.sampled_from([0xFFFFFFFF, *range(20)]).map(lambda length: struct.pack("<I", length))
+
+
+@given(st.lists(_small_length | st.binary(max_size=4), max_size=8).map(b"".join))
 def test_what_is_let_in_can_be_read_again(body: bytes) -> None:
-    view = memoryview(body)
     try:
-        check_single(view)
+        check_single(body)
     except (ValueError, struct.error):
+        event("refused")
         return
-    assert decode_singles([view], MESSAGE_SCHEMA).num_rows == 1
+    event("let in")
+    assert decode_singles([body], MESSAGE_SCHEMA).num_rows == 1
+
+
+def test_what_is_too_large_to_go_alone_is_refused_before_it_is_looked_into() -> None:
+    many_pairs = struct.pack("<II", 0xFFFFFFFF, MAX_SINGLE_BYTES) + bytes(MAX_SINGLE_BYTES)
+    with pytest.raises(ValueError, match="travel as a batch"):
+        check_single(many_pairs)

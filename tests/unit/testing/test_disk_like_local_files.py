@@ -21,7 +21,12 @@ STEPS = st.one_of(
     st.tuples(st.sampled_from(["remove_tree", "sync_directory"]), PATHS),
     st.tuples(st.just("replace"), PATHS, PATHS),
     st.tuples(st.just("open"), SLOTS, PATHS, st.booleans()),
-    st.tuples(st.just("write"), SLOTS, st.lists(st.binary(max_size=700), max_size=3), st.integers(-1, 1500)),
+    st.tuples(
+        st.sampled_from(["write", "write_durably"]),
+        SLOTS,
+        st.lists(st.binary(max_size=700), max_size=3),
+        st.integers(-1, 1500),
+    ),
     st.tuples(st.just("read"), SLOTS, POSITIONS, POSITIONS),
     st.tuples(st.sampled_from(["allocate", "truncate"]), SLOTS, st.integers(-1, 1500)),
     st.tuples(st.sampled_from(["datasync", "file_size", "close"]), SLOTS),
@@ -55,6 +60,8 @@ class Script:
             case _, (slot, *rest):
                 if slot not in self.slots:
                     return None
+                if verb == "write_durably":
+                    return self.slots[slot].write(rest[0], rest[1], durable=True)
                 return getattr(self.slots[slot], verb.removeprefix("file_"))(*rest)
         raise AssertionError(verb)
 
