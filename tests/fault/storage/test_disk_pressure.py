@@ -177,11 +177,11 @@ def test_a_log_that_runs_into_the_end_of_its_disk_says_so(
     sender.send()
     writer = type(stage.topic.log._segments.writer)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(number, "out of order")
 
     with monkeypatch.context() as broken:
-        broken.setattr(writer, "write", fail)
+        broken.setattr(writer, "append", fail)
         with pytest.raises(LogUnavailableError) as caught:
             sender.send()
     assert isinstance(caught.value, DiskFullError) == (number != errno.EIO)
@@ -200,11 +200,11 @@ def test_a_log_that_the_full_disk_stopped_gives_up_what_is_elsewhere_all_the_sam
     stage.commit()
     log, watched = stage.topic.log, stage.storage.disk
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(type(log._segments.writer), "write", fail)
+        broken.setattr(type(log._segments.writer), "append", fail)
         with pytest.raises(DiskFullError):
             sender.send()
     assert log.state is LogState.FAILED
