@@ -31,7 +31,7 @@ def parse_object(data: bytes, *, operation: str, allowed: AbstractSet[str]) -> d
 def take(
     fields: dict[str, Any], name: str, kind: type, *, operation: str, required: bool = False, default: Any = None
 ) -> Any:
-    """A field of the given type, which `true` is not when a number is asked for."""
+    """A field of the given type, which `true` is not when a number is asked for, nor one of more than 64 bits."""
     value = fields.get(name)
     if value is None:
         if required:
@@ -39,4 +39,6 @@ def take(
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InvalidRequestError(f"{name} must be of type {kind.__name__}, not {value!r:.80}", operation=operation)
+    if kind is int and not -(1 << 63) <= value < 1 << 63:
+        raise InvalidRequestError(f"{name} must be a number of 64 bits, not {value!r:.80}", operation=operation)
     return value

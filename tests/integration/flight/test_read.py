@@ -119,6 +119,8 @@ def test_an_offset_below_the_first_kept_one_is_out_of_range(open_door: OpenDoor)
         ({"end": -1}, "offset_out_of_range"),
         ({"follow": 1}, "invalid_request"),
         ({"max_messages": "all"}, "invalid_request"),
+        ({"max_messages": 1 << 63}, "invalid_request"),
+        ({"end": -(1 << 63) - 1}, "invalid_request"),
         ({"from": 0}, "invalid_request"),
         ({"\ud800": 0}, "invalid_request"),
         ({"topic": "flight/other"}, "topic_not_found"),
