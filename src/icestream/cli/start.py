@@ -10,5 +10,7 @@ def parse_start(_ctx: click.Context, _param: click.Parameter, value: str) -> Sta
     """One of the forms of a start position; a time without a zone is UTC."""
     try:
         return StartPosition.parse(value)
-    except InvalidRequestError:
+    except InvalidRequestError as error:
+        if value.startswith("tag:") and value != "tag:":
+            raise click.BadParameter(error.message) from None
         raise click.BadParameter(f"{value!r} is none of: {FORMS}") from None

@@ -149,7 +149,7 @@ def _show(report: Report, frames: list[dict[str, Any]]) -> None:
     if frames:
         out.print(_frame_table(frames))
     if report.torn_tail_bytes:
-        out.print(f"torn tail: {size_text(report.torn_tail_bytes)} that were never acknowledged")
+        out.print(f"torn tail: {size_text(report.torn_tail_bytes)} that are not known to be durable")
     if report.torn_copies:
         out.print(f"copies in torn/: {', '.join(report.torn_copies)}")
     for problem in report.problems:

@@ -22,8 +22,8 @@ def checked(
         size += len(key)
     if attributes is None:
         return payload, key, None, size
-    pairs = list(attributes.items())
     try:
+        pairs = list(attributes.items())
         for name, value in pairs:
             size += len(name.encode()) + len(value.encode()) + ATTRIBUTE_OVERHEAD_BYTES
     except (AttributeError, UnicodeEncodeError) as error:

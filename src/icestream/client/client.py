@@ -100,7 +100,8 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         """Open a producer.
 
         `name`: with a name of your own, a producer that is opened again goes on with its numbering; one process at a
-        time may use it. `linger_ms`: how long a batch waits for more messages; with 0 the first message goes at once,
+        time may use it, and one producer there: of two that are open under one name, the one's messages would be taken
+        for repetitions of the other's. `linger_ms`: how long a batch waits for more messages; with 0 the first message goes at once,
         and messages collect only while an acknowledgement is awaited. `max_in_flight`: batches sent and not
         acknowledged.
         `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at most `block_timeout` seconds.
@@ -112,9 +113,25 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             raise InvalidRequestError(
                 f"max_in_flight is 1 to {MAX_IN_FLIGHT}, not {max_in_flight}", operation="open producer"
             )
-        if linger_ms < 0 or min(max_batch_bytes, max_batch_messages, max_buffer_bytes) < 1:
-            raise InvalidRequestError("a limit is 1 or more, and linger_ms 0 or more", operation="open producer")
+        if linger_ms < 0:
+            raise InvalidRequestError(f"linger_ms is 0 or more, not {linger_ms}", operation="open producer")
+        limits = {
+            "max_batch_bytes": max_batch_bytes,
+            "max_batch_messages": max_batch_messages,
+            "max_buffer_bytes": max_buffer_bytes,
+        }
+        for limit_name, value in limits.items():
+            if value < 1:
+                raise InvalidRequestError(f"{limit_name} is 1 or more, not {value}", operation="open producer")
         chosen = _unique_name() if name is None else check_producer(name)
+        if any((other.topic, other.name) == (text, chosen) for other in tuple(self._producers)):
+            # Two that count under one name would take each other's messages for repetitions of their own.
+            raise InvalidRequestError(
+                f"this client has a producer {chosen!r} open",
+                operation="open producer",
+                place=text,
+                remedy="close it first, use it from both places, or choose another name",
+            )
         opened = self._connection.action(
             "open_producer",
             {"topic": text, "producer": chosen, "schema": None if schema is None else encode_schema(schema)},

@@ -28,7 +28,10 @@ class ServerSettings(Section):
     otlp_grpc_port: Port = Field(default=4317, description="OpenTelemetry over gRPC.")
     otlp_http_port: Port = Field(default=4318, description="OpenTelemetry over HTTP.")
     max_message_bytes: int = Field(
-        default=16 * MIB, ge=1, le=GIB, description="Largest message: payload, key and attributes together."
+        default=16 * MIB,
+        ge=1,
+        le=GIB,
+        description="Largest message: payload, key and attributes together, and some 24 bytes around them.",
     )
     max_batch_bytes: int = Field(
         default=64 * MIB, ge=1, le=GIB, description="Largest published batch. At least `server.max_message_bytes`."

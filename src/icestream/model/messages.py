@@ -179,7 +179,9 @@ def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -
     """
     if isinstance(batch, SingleMessage):
         _check_single(batch, schema)
-        return Encoding.SINGLE, batch.body
+        if schema is MESSAGE_SCHEMA:
+            return Encoding.SINGLE, batch.body
+        batch = decode_singles([batch.body], schema)
     single = batch.num_rows == 1 and schema is MESSAGE_SCHEMA and batch.schema.equals(schema)
     if single and (plain := encode_single(batch)) is not None:
         return Encoding.SINGLE, plain
@@ -190,7 +192,7 @@ def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -
 
 
 def _check_single(message: SingleMessage, schema: pa.Schema) -> None:
-    if schema is not MESSAGE_SCHEMA:
+    if not schema.equals(MESSAGE_SCHEMA):
         raise InvalidMessageError(
             f"a message without a batch has no columns, the topic has ({_describe(schema)})", operation="publish"
         )

@@ -11,7 +11,7 @@ FORMS = "earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, snaps
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
-_NAME = re.compile(r"[^\s/\x00-\x1f]{1,255}")
+_NAME = re.compile(r"(?!\s)[^\x00-\x1f\x7f]{1,255}(?<!\s)")
 
 
 class StartPosition(NamedTuple):

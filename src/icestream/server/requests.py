@@ -39,6 +39,6 @@ def take(
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InvalidRequestError(f"{name} must be of type {kind.__name__}, not {value!r:.80}", operation=operation)
-    if kind is int and not -(1 << 63) <= value < 1 << 63:
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise InvalidRequestError(f"{name} must be a number of 64 bits, not {value!r:.80}", operation=operation)
     return value

@@ -185,8 +185,17 @@ def inspect_directory(files: Files, directory: Path) -> Report:
     report.end_offset = expected
     if checkpoint is not None and expected < checkpoint.durable_end:
         report.problems.append(Problem(str(directory), 0, "the log ends too early", expected, checkpoint.durable_end))
+    elif checkpoint is not None and _last_number(report) < checkpoint.segment_number:
+        path = segment_path(directory, checkpoint.base_offset)
+        report.problems.append(Problem(str(path), 0, "the newest segment is missing", checkpoint.base_offset))
     report.torn_copies = files.names(directory / TORN_DIRECTORY)
     return report
+
+
+def _last_number(report: Report) -> int:
+    """Of the newest segment; one whose header is damaged is a problem of its own."""
+    numbers = [segment.number for segment in report.segments if segment.number is not None]
+    return max(numbers, default=-1)
 
 
 def _inspect_segment(

@@ -93,6 +93,11 @@ class _Repair:
                 max(number + 1, checkpoint.segment_number), expected, checkpoint.durable_end
             )
             expected, position = checkpoint.durable_end, HEADER_BYTES
+        elif checkpoint is not None and number < checkpoint.segment_number:
+            self._report.actions.append(
+                f"the newest segment was missing: what it held is not known, and offsets from {expected} on are given "
+                "out again"
+            )
         self._write_records(start, expected, number, position, checkpoint)
         return self._report
 

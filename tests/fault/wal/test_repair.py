@@ -12,6 +12,7 @@ from icestream.model.messages import Encoding
 from icestream.testing import SimulatedDisk
 from icestream.testing.log_model import DIRECTORY, STREAM, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import LogOptions
+from icestream.wal.inspect import inspect_directory
 from icestream.wal.repair import repair_directory
 from icestream.wal.segment import HEADER_BYTES, decode_header, segment_offsets, segment_path
 
@@ -135,3 +136,20 @@ def test_the_damaged_bytes_are_kept(closed: ClosedLog) -> None:
         repair_directory(disk, DIRECTORY)
         copies = [disk.read_bytes(DIRECTORY / "torn" / name) for name in disk.names(DIRECTORY / "torn")]
         assert damaged in copies, place
+
+
+def test_a_newest_segment_that_is_gone_is_named_and_given_up(closed: ClosedLog) -> None:
+    disk = closed.disk.snapshot()
+    log = open_log(disk, OPTIONS)
+    log.rotate_past(log.durable_end)
+    newest = segment_path(DIRECTORY, log.durable_end)
+    disk = disk.snapshot()  # as after a kill: no note of a clean end
+    disk.remove(newest)
+    (problem,) = inspect_directory(disk, DIRECTORY).problems
+    assert (problem.file, problem.reason) == (str(newest), "the newest segment is missing")
+    with pytest.raises(DamagedError, match="wal repair"):
+        open_log(disk, OPTIONS)
+    report = repair_directory(disk, DIRECTORY)
+    assert f"offsets from {closed.model.end_offset} on" in report.actions[0]
+    assert inspect_directory(disk, DIRECTORY).problems == []
+    check_repaired(disk, closed.model, range(0))

@@ -5,7 +5,7 @@ import struct
 import pyarrow as pa
 import pytest
 from tests.integration.flight.conftest import OpenDoor, Running
-from tests.integration.flight.plain import PlainClient, Publishing, encoded, error_of, messages
+from tests.integration.flight.plain import MESSAGES, PlainClient, Publishing, encoded, error_of, messages
 
 TOPIC = "flight/alone"
 NOTHING = struct.pack("<II", 0xFFFFFFFF, 0xFFFFFFFF)
@@ -100,6 +100,14 @@ def test_a_topic_with_columns_of_its_own_takes_none(client: PlainClient) -> None
     client.action("create_topic", topic="flight/own", schema=encoded(OWN))
     answer = client.publishing(OWN).publish_alone(NOTHING + b"x", topic="flight/own")
     assert "celsius" in error_of(answer, "invalid_message")["message"]
+
+
+def test_columns_of_its_own_may_be_those_of_messages(client: PlainClient) -> None:
+    client.action("create_topic", topic="flight/same", schema=encoded(MESSAGES))
+    stream = client.publishing()
+    assert stream.publish_alone(NOTHING + b"alone", topic="flight/same")["base_offset"] == 0
+    assert stream.publish(messages(b"batch"), topic="flight/same")["base_offset"] == 1
+    assert client.payloads("flight/same") == [b"alone", b"batch"]
 
 
 def test_one_that_is_too_large_is_refused(open_door: OpenDoor) -> None:

@@ -141,6 +141,14 @@ def test_a_result_that_does_not_come_in_time_is_a_deadline_error(client: Client,
     assert receipt.offset == 0
 
 
+def test_a_name_is_open_once_in_a_client(client: Client) -> None:
+    first = client.producer(TOPIC, name="same")
+    with pytest.raises(InvalidRequestError, match="has a producer 'same' open"):
+        client.producer(TOPIC, name="same")
+    first.close()
+    client.producer(TOPIC, name="same").close()
+
+
 def test_a_named_producer_goes_on_where_it_stopped(client: Client, broker: FakeBroker) -> None:
     with client.producer(TOPIC, name="mine") as producer:
         producer.send(b"a")

@@ -19,6 +19,7 @@ NOON_US = 1_769_860_800_000_000
         ("2026-01-31T12:00:00Z", StartPosition.timestamp(NOON_US), {"time_us": NOON_US}),
         ("snapshot:17", StartPosition.snapshot(17), {"snapshot_id": 17}),
         ("tag:end-of-month", StartPosition.tag("end-of-month"), {"tag": "end-of-month"}),
+        ("tag:release 1/\u00fc", StartPosition.tag("release 1/\u00fc"), {"tag": "release 1/\u00fc"}),
     ],
 )
 def test_a_position_survives_text_and_json(text: str, position: StartPosition, as_json: Any) -> None:
@@ -28,7 +29,9 @@ def test_a_position_survives_text_and_json(text: str, position: StartPosition, a
     assert StartPosition.from_json(as_json) == position
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "soon", "snapshot:", "snapshot:-1", "tag:", "tag:a b", "9" * 30])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "soon", "snapshot:", "snapshot:-1", "tag:", "tag: a", "tag:a\n", "9" * 30]
+)
 def test_other_text_is_no_position(text: str) -> None:
     with pytest.raises(InvalidRequestError):
         StartPosition.parse(text)
