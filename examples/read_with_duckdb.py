@@ -22,8 +22,13 @@ def main(data_dir: Path, topic: str) -> None:
             import_extension(extension, con=database)
             database.load_extension(extension)
         database.execute(f"CREATE VIEW messages AS FROM iceberg_scan('{metadata}')")
-        database.sql('SELECT "offset", publish_time, payload FROM messages ORDER BY "offset" LIMIT 3').show()
-        count, first, last = database.sql('SELECT count(*), min("offset"), max("offset") FROM messages').fetchall()[0]
+        messages = database.table("messages")
+        # Topics with columns of their own, such as telemetry, have `_offset` where the others have `offset`.
+        is_own = "_offset" in messages.columns
+        shown = ("_offset", "_publish_time", "_producer") if is_own else ("offset", "publish_time", "payload")
+        offset = shown[0]
+        messages.order(f'"{offset}"').limit(3).select(*shown).show()
+        count, first, last = messages.aggregate(f'count(*), min("{offset}"), max("{offset}")').fetchall()[0]
         print(f"{count} rows, offsets {first} to {last}")
 
 

@@ -12,8 +12,14 @@ def main(data_dir: Path, topic: str) -> None:
     catalog = load_catalog("icestream", type="sql", uri=f"sqlite:///{data_dir.absolute()}/catalog.db")
     messages = pl.scan_iceberg(catalog.load_table((namespace, name)))
 
-    print(messages.select("offset", "publish_time", "payload").sort("offset").head(3).collect())
-    by_producer = messages.group_by("producer").agg(pl.len().alias("messages"), pl.col("offset").max().alias("last"))
+    # Topics with columns of their own, such as telemetry, have `_offset` where the others have `offset`.
+    is_own = "_offset" in messages.collect_schema()
+    shown = ("_offset", "_publish_time", "_producer") if is_own else ("offset", "publish_time", "payload")
+    offset = shown[0]
+    producer = "_producer" if is_own else "producer"
+
+    print(messages.select(shown).sort(offset).head(3).collect())
+    by_producer = messages.group_by(producer).agg(pl.len().alias("messages"), pl.col(offset).max().alias("last"))
     print(by_producer.collect())
     print(f"{messages.select(pl.len()).collect().item()} rows")
 

@@ -11,8 +11,13 @@ def main(data_dir: Path, topic: str) -> None:
     catalog = load_catalog("icestream", type="sql", uri=f"sqlite:///{data_dir.absolute()}/catalog.db")
     table = catalog.load_table((namespace, name))
 
-    rows = table.scan(row_filter="offset >= 0", selected_fields=("offset", "publish_time", "payload")).to_arrow()
-    print(rows.sort_by("offset").slice(0, 3))
+    # Topics with columns of their own, such as telemetry, have `_offset` where the others have `offset`.
+    is_own = "_offset" in table.schema().column_names
+    shown = ("_offset", "_publish_time", "_producer") if is_own else ("offset", "publish_time", "payload")
+    offset = shown[0]
+
+    rows = table.scan(row_filter=f"{offset} >= 0", selected_fields=shown).to_arrow()
+    print(rows.sort_by(offset).slice(0, 3))
 
     committed = table.properties["icestream.committed-offset"]
     print(f"{rows.num_rows} rows in {len(table.snapshots())} snapshots; all messages below offset {committed}")

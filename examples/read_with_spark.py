@@ -17,7 +17,11 @@ def main(data_dir: Path, topic: str) -> None:
     with closing(SparkSql(Settings(data_dir=data_dir))) as spark:
         table = spark.table(TopicName.parse(topic))
         messages = spark.session.table(table)
-        messages.select("offset", "publish_time", "payload").orderBy("offset").show(3)
+        # Topics with columns of their own, such as telemetry, have `_offset` where the others have `offset`.
+        is_own = "_offset" in messages.columns
+        shown = ("_offset", "_publish_time", "_producer") if is_own else ("offset", "publish_time", "payload")
+        offset = shown[0]
+        messages.select(*shown).orderBy(offset).show(3)
         spark.session.table(f"{table}.snapshots").select("committed_at", "operation").show()
         print(f"{messages.count()} rows")
 

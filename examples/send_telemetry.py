@@ -1,7 +1,8 @@
 """Send a trace and its log records with OpenTelemetry's own SDK: python examples/send_telemetry.py TENANT.
 
 Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-grpc; OTEL_EXPORTER_OTLP_ENDPOINT says where to, else it
-goes to http://localhost:4317. Where a token is needed, ICESTREAM_TOKEN has it. Prints the trace's id; then try
+goes to http://localhost:4317. Where a token is needed, ICESTREAM_TOKEN has it. Prints the trace's id, or exits with 1
+if not all was accepted; then try
 
     icestream trace ID --tenant TENANT --logs
 """
@@ -10,15 +11,35 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler, ReadableLogRecord
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExportResult
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+
+missing = {"spans", "log records"}  # what has not been accepted; the SDK itself only logs why
+
+
+class Spans(OTLPSpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        if result is SpanExportResult.SUCCESS:
+            missing.discard("spans")
+        return result
+
+
+class Records(OTLPLogExporter):
+    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+        result = super().export(batch)
+        if result is LogRecordExportResult.SUCCESS:
+            missing.discard("log records")
+        return result
+
 
 tenant = sys.argv[1] if len(sys.argv) > 1 else "acme"
 headers = {"x-tenant-id": tenant}
@@ -27,11 +48,11 @@ if token := os.environ.get("ICESTREAM_TOKEN"):
 resource = Resource.create({"service.name": "shop"})
 
 spans = TracerProvider(resource=resource)
-spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(headers=headers, insecure=True)))
+spans.add_span_processor(BatchSpanProcessor(Spans(headers=headers, insecure=True)))
 tracer = spans.get_tracer("example")
 
 records = LoggerProvider(resource=resource)
-records.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(headers=headers, insecure=True)))
+records.add_log_record_processor(BatchLogRecordProcessor(Records(headers=headers, insecure=True)))
 log = logging.getLogger("shop")
 log.setLevel(logging.INFO)
 log.addHandler(LoggingHandler(logger_provider=records))
@@ -52,4 +73,6 @@ with tracer.start_as_current_span("checkout", kind=trace.SpanKind.SERVER) as roo
 
 spans.shutdown()
 records.shutdown()
+if missing:
+    sys.exit(f"{' and '.join(sorted(missing))} were not accepted, for the reason above")
 print(f"{root.get_span_context().trace_id:032x}")

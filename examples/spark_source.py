@@ -22,7 +22,8 @@ def main(broker: str, topic: str, checkpoint: str | None) -> None:
     icestream.spark.register(spark)
 
     messages = spark.read.format("icestream").options(broker=broker, topic=topic).load()
-    messages.orderBy("offset").show(3)
+    # Topics with columns of their own, such as telemetry, have `_offset` where the others have `offset`.
+    messages.orderBy("_offset" if "_offset" in messages.columns else "offset").show(3)
     print(f"{messages.count()} messages in {messages.rdd.getNumPartitions()} partitions")
 
     if checkpoint is not None:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from icestream.telemetry.tenants import RESERVED
+from icestream.config.reserved import RESERVED_NAMESPACES as RESERVED
 
 
 def hostile_names() -> Iterator[str]:

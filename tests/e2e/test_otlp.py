@@ -95,9 +95,12 @@ def test_kill_9_under_load_loses_nothing_that_an_exporter_was_told_is_stored(tmp
     assert found.num_rows - len(load.accepted) <= len(KILLS_AT) * SENDERS * SPANS
 
 
-def test_arrow_rows_may_be_published_into_the_same_topic(tmp_path: Path) -> None:
+@pytest.mark.parametrize("promoted", ["", "http.route"])
+def test_arrow_rows_may_be_published_into_the_same_topic(tmp_path: Path, promoted: str) -> None:
+    """Of the plain schema, whatever columns the broker's settings have added."""
     rows = to_batch(Signal.TRACES, serialized(Signal.TRACES, 3, name="by Flight"))
-    with BrokerProcess(tmp_path / "data", otlp=True) as broker:
+    environ = {"ICESTREAM_TELEMETRY__PROMOTED_ATTRIBUTES": promoted}
+    with BrokerProcess(tmp_path / "data", otlp=True, environ=environ) as broker:
         exporter = GrpcExporter(endpoint=broker.doors["otlp_grpc"], insecure=True, headers={"x-tenant-id": "acme"})
         assert exporter.export(spans("by OTLP")) is SpanExportResult.SUCCESS
         exporter.shutdown()

@@ -92,6 +92,12 @@ def inspect(topic: str, which: str, limit: int, config_file: Path | None, data: 
         raise click.ClickException(str(error)) from None
     with Clouds(settings) as clouds:
         cloud = clouds.find(TopicName.parse(topic))
+        if settings.cloud.backend == "memory":
+            raise InvalidRequestError(
+                "a store in memory is the broker's own, nobody else can read it",
+                operation="inspect",
+                remedy="ask the broker with `icestream cloud list`",
+            )
         if not clouds.configured:
             raise InvalidRequestError(
                 "the settings name no object store", operation="inspect", remedy="give the broker's own --config"

@@ -15,6 +15,7 @@ from icestream.app import configure_logging
 from icestream.cli.common import config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, plural, size_text
+from icestream.cli.shared_catalog import need_shared_catalog
 from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.names import TopicName
 from icestream.pipeline.child import read_settings
@@ -65,6 +66,7 @@ def command(
         raise click.UsageError("Name topics, or give --all.")
     names = [TopicName.parse(topic) for topic in topics]
     settings = _settings(child, config_file, {"data_dir": data, "maintenance.master": master})
+    need_shared_catalog(settings)
     configure_logging(settings.log)
     if child:
         os.nice(_NICE)

@@ -10,6 +10,7 @@ from icestream.cli.common import broker_option, config_option, json_option, prin
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, duration_text, plural, rate_text, size_text
 from icestream.cli.steps import Steps
+from icestream.cli.terminal import printable
 from icestream.client import Client
 from icestream.config import SettingsError, load_settings
 from icestream.migration import WAITING, FileReport, Migration, MigrationReport, Request, Wishes, open_source
@@ -160,21 +161,21 @@ def _print(report: MigrationReport) -> None:
     if report.dry_run:
         _print_mapping(report)
     for note in report.notes:
-        out.print(f"note: {note}", soft_wrap=True)
+        out.print(printable(f"note: {note}"), soft_wrap=True)
     if report.dropped:
-        out.print(f"left out: {', '.join(report.dropped)}", soft_wrap=True)
+        out.print(printable(f"left out: {', '.join(report.dropped)}"), soft_wrap=True)
     shown = report.files if len(report.files) <= _MAX_FILES else report.failed[:_MAX_FILES]
     if shown:
         _print_files(shown)
     for file in report.failed:
-        out.print(f"{file.path}: {file.error}", soft_wrap=True)
+        out.print(printable(f"{file.path}: {file.error}"), soft_wrap=True)
     out.print(_summary(report), soft_wrap=True)
 
 
 def _print_mapping(report: MigrationReport) -> None:
     made = table("topic's column", "from")
     for name, origin in report.mapping.items():
-        made.add_row(name, origin)
+        made.add_row(printable(name), printable(origin))
     console().print(made)
 
 
@@ -185,7 +186,7 @@ def _print_files(files: list[FileReport]) -> None:
         offsets = NOTHING if file.first_offset is None else f"{file.first_offset} to {file.last_offset}"
         checksum = (file.checksum or NOTHING)[:_SHOWN_CHECKSUM] + (" ok" if file.verified else "")
         made.add_row(
-            file.path,
+            printable(file.path),
             str(file.state),
             count_text(file.rows),
             size_text(file.size),

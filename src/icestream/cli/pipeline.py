@@ -18,15 +18,20 @@ from icestream.app import configure_logging
 from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
 from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, size_text
+from icestream.cli.shared_catalog import need_shared_catalog
 from icestream.client import Client
 from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.callers import TOKEN_VARIABLE
+from icestream.model.errors import IcestreamError
+from icestream.model.names import TopicName
 from icestream.pipeline.child import read_settings
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.runner import Runner
 from icestream.pipeline.session import Spark, SparkOnDemand
 from icestream.table import Tables
 
+_SEEN_SECONDS = 10.0
+_SEEN_CHECK_SECONDS = 0.05
 _LAST_SECONDS = 20.0
 """How long a pipeline whose broker has died may take to come to its end."""
 
@@ -62,6 +67,7 @@ def command(
         if child
         else _load(config_file, {"data_dir": data, "pipeline.master": master, "pipeline.topics": topics})
     )
+    need_shared_catalog(settings)
     configure_logging(settings.log)
     stopping = _stop_on_signals()
     if child:
@@ -104,6 +110,7 @@ def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_jso
         _progress() as progress,
     ):
         figures = runner.drain(stopping, progress)
+        unseen = _unseen(client, figures)
     seconds = time.monotonic() - began
     if as_json:
         print_json(_to_json(figures, seconds))
@@ -114,6 +121,30 @@ def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_jso
         raise click.ClickException(f"not written to the end: {', '.join(sorted(failed))}")
     if stopping.is_set():
         raise click.ClickException("stopped before the end")
+    if unseen is not None:
+        raise click.ClickException(
+            f"the broker does not find in its catalog what was committed for {unseen}: the settings of this command "
+            "name another one; give it the broker's own --data or --config"
+        )
+
+
+def _unseen(client: Client, figures: PassFigures) -> TopicName | None:
+    """A topic that the broker's catalog does not have what was just committed for; None if it has, or cannot be asked.
+
+    One is enough: the topics of a pipeline share a catalog.
+    """
+    committed = (topic for topic in figures.topics.values() if topic.commits and topic.committed_offset)
+    topic = next(committed, None)
+    deadline = time.monotonic() + _SEEN_SECONDS
+    while topic is not None and time.monotonic() < deadline:
+        try:
+            found = client.describe_topic(str(topic.topic)).committed_offset
+        except IcestreamError:
+            return None
+        if found is not None and found >= (topic.committed_offset or 0):
+            return None
+        time.sleep(_SEEN_CHECK_SECONDS)
+    return None if topic is None else topic.topic
 
 
 def _stop_on_signals() -> threading.Event:

@@ -17,12 +17,14 @@ from icestream.cli.display import console
 from icestream.cli.encoding import Encode, encode_lines, json_encoder, row_encoder
 from icestream.cli.formatting import count_text, duration_text, plural, rate_text
 from icestream.cli.lines import read_lines
+from icestream.cli.produce_watch import RefusalWatch
 from icestream.cli.sending import Confirmed, Sender
 from icestream.client import Client, TopicDescription
 from icestream.model.errors import IcestreamError, InvalidRequestError
 
 _STDIN = "-"
 _SHOW_PROGRESS_AFTER_S = 0.5
+RETRY_TIMEOUT_S = 60.0
 
 
 @click.command(
@@ -53,6 +55,14 @@ _SHOW_PROGRESS_AFTER_S = 0.5
     show_default=True,
     help="How long lines of a slow pipe wait for more of them.",
 )
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=RETRY_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it tries again while the broker accepts nothing.",
+)
 @click.option("--producer", metavar="NAME", help="The producer's name.  [default: a new one]")
 @broker_option
 @json_option
@@ -63,6 +73,7 @@ def command(
     key: str | None,
     ack: str | None,
     linger_ms: float,
+    timeout: float,
     producer: str | None,
     broker: str,
     as_json: bool,
@@ -72,6 +83,9 @@ def command(
     Each line of FILE (`-`, the default, is stdin) becomes one message of TOPIC. When a line is not right, everything
     before it is sent and confirmed, the error names the line, and the exit code is 1. With --key each line must have
     that field; null is a message without a key.
+
+    While the broker accepts nothing, for example because its disk is full, stderr says why, and the command tries
+    again until --timeout.
     """
     if key is not None and line_format != "json":
         raise click.UsageError("--key needs --format json")
@@ -80,11 +94,12 @@ def command(
     with (
         _opened(file) as descriptor,
         Client(broker) as client,
-        client.producer(topic, name=producer, ack=ack) as opened,
+        # The timeout alone decides how long a full buffer is waited for.
+        client.producer(topic, name=producer, ack=ack, retry_timeout=timeout, block_timeout=None) as opened,
     ):
         described = client.describe_topic(topic)
         sender = Sender(opened, _encoder(line_format, key, described.schema))
-        with _watching(client, described, sender, ack):
+        with _watching(client, described, sender, ack), RefusalWatch(opened.trouble):
             try:
                 _send_all(sender, descriptor, linger_ms / 1000)
             except (IcestreamError, OSError, KeyboardInterrupt) as error:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pyarrow as pa
 from icestream.cli.common import broker_option, config_option, fresh_option, json_option
 from icestream.cli.display import console, table
 from icestream.cli.formatting import plural
+from icestream.cli.terminal import printable
 from icestream.client import Client
-from icestream.model.errors import InvalidRequestError
+from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.json_rows import json_rows
 
 _MAX_CELL = 500
+_PLAN = ["explain_key", "explain_value"]
 
 
 @click.command(
@@ -61,12 +64,24 @@ def command(
     read from stdin.
     """
     text = sys.stdin.read() if query == "-" else query
-    if catalog is not None:
-        batches = _from_catalog(text, catalog, config_file, data)
-        _print(batches, as_json=as_json, max_rows=max_rows)
-        return
-    with Client(broker) as client:
-        _print(client.sql_batches(text, fresh=fresh), as_json=as_json, max_rows=max_rows)
+    with _harmless_errors():
+        if catalog is not None:
+            batches = _from_catalog(text, catalog, config_file, data)
+            _print(batches, as_json=as_json, max_rows=max_rows)
+            return
+        with Client(broker) as client:
+            _print(client.sql_batches(text, fresh=fresh), as_json=as_json, max_rows=max_rows)
+
+
+@contextmanager
+def _harmless_errors() -> Iterator[None]:
+    """An error may quote a value: `could not convert string '…'`."""
+    try:
+        yield
+    except IcestreamError as error:
+        if str(error).isprintable():
+            raise
+        raise click.ClickException(printable(str(error))) from error
 
 
 def _from_catalog(query: str, catalog: str, config_file: Path | None, data: Path | None) -> Iterator[pa.RecordBatch]:
@@ -95,12 +110,13 @@ def _print(batches: Iterator[pa.RecordBatch], *, as_json: bool, max_rows: int) -
             sys.stdout.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in json_rows(batch)))
         sys.stdout.flush()
         return
-    numbers = tuple(field.name for field in schema if pa.types.is_integer(field.type) or _is_fraction(field.type))
-    made = table(*schema.names, numbers=numbers)
+    numbers = (field.name for field in schema if pa.types.is_integer(field.type) or _is_fraction(field.type))
+    made = table(*map(printable, schema.names), numbers=tuple(map(printable, numbers)))
+    shown = _shown_lines if schema.names == _PLAN else printable
     rows = (row for batch in batches for row in json_rows(batch))
     count = 0
     for row in islice(rows, max_rows):
-        made.add_row(*(_cell(row, name) for name in schema.names))
+        made.add_row(*(shown(_cell(row, name)) for name in schema.names))
         count += 1
     is_cut = count == max_rows and next(rows, None) is not None
     console().print(made)
@@ -110,6 +126,11 @@ def _print(batches: Iterator[pa.RecordBatch], *, as_json: bool, max_rows: int) -
 
 def _is_fraction(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _shown_lines(text: str) -> str:
+    """A plan is a drawing: its lines stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _cell(row: dict[str, Any], name: str) -> str:

@@ -209,6 +209,7 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         **({} if topic.format in (None, "iceberg") else {"format": topic.format, "in files": _in_files(topic)}),
         "ack": topic.ack,
         "partitions": ", ".join(topic.partition_by) or "none",
+        "sorted by": ", ".join(topic.sort_by) or "nothing",
         "retention": _retention(topic),
         "created": rfc3339(topic.created_us),
         "stream id": topic.stream_id,

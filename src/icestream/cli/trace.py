@@ -65,7 +65,7 @@ def command(
     """Print a trace as a tree, with a bar for the time of each span.
 
     ID is 32 hexadecimal digits, with or without dashes, or the value of a traceparent header. With --json the spans are
-    objects inside their parents, with all their attributes and events.
+    objects inside their parents, as deep as the trace is, with all their attributes and events.
     """
     topic = telemetry_topic(tenant, dataset, "traces")
     with Client(broker) as client, naming_tenant(tenant):

@@ -15,7 +15,7 @@ from icestream.cli.display import console, table
 from icestream.cli.formatting import NOTHING, count_text, plural
 from icestream.client import Client
 from icestream.config import Settings, SettingsError, load_settings
-from icestream.model.errors import DirectoryInUseError, UnavailableError
+from icestream.model.errors import DirectoryInUseError, IcestreamError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.lock import LOCK_FILE, exclusive_directory
 from icestream.storage.verify import (
@@ -75,7 +75,7 @@ def command(
         _progress() as bar,
     ):
         missing = functools.cache(lambda: logs.missing(clouds))
-        chosen = names or sorted({*logs.topics(), *missing()})
+        chosen, unlisted = (names, None) if names else _all_topics(logs, missing)
         for number, topic in enumerate(chosen):
             progress = bar(f"{topic} ({number + 1} of {len(chosen)})")
             reports.append(
@@ -85,6 +85,8 @@ def command(
             )
             if not clouds.configured and logs.is_uploaded(topic):
                 reports[-1].notes.append(_UNSEEN)
+            if unlisted is not None and unlisted not in reports[-1].findings:
+                reports[-1].add(unlisted)
     seconds = time.monotonic() - began
     if as_json:
         sound = all(report.is_sound for report in reports)
@@ -93,6 +95,17 @@ def command(
         _print(reports, seconds)
     if not all(report.is_sound for report in reports):
         raise click.exceptions.Exit(1)
+
+
+def _all_topics(logs: Logs, missing: Callable[[], dict[TopicName, str]]) -> tuple[list[TopicName], Finding | None]:
+    """Those with a log and those that have lost it; where nobody can tell the latter, a finding says so instead."""
+    with_log = logs.topics()
+    try:
+        return sorted({*with_log, *missing()}), None
+    except IcestreamError as error:
+        if not with_log or not error.retryable:
+            raise
+        return with_log, Finding("unchecked", error.message, place=error.place)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.model.errors import InvalidMessageError, TooLargeError
-from icestream.model.messages import MESSAGE_SCHEMA, check_batch, check_message_sizes
+from icestream.model.messages import check_batch, check_message_sizes
 
 
 def to_batches(
@@ -28,7 +28,10 @@ def to_batches(
 
 
 def _conform(data: Any, schema: pa.Schema) -> Any:
-    """The columns of `schema` by name, in its order, each cast where its type differs."""
+    """The columns of `schema` by name, in its order, each cast where its type differs.
+
+    One that is missing is null where it may be: a topic may have got columns since its senders were written.
+    """
     names = data.schema.names
     if unknown := sorted(set(names) - set(schema.names)):
         raise InvalidMessageError(
@@ -42,7 +45,7 @@ def _conform(data: Any, schema: pa.Schema) -> Any:
             raise InvalidMessageError(f"column {field.name!r} is there twice", operation="send_batch")
         if field.name in names:
             columns.append(_cast(data.column(field.name), field))
-        elif field.nullable and schema.equals(MESSAGE_SCHEMA):
+        elif field.nullable:
             columns.append(pa.nulls(data.num_rows, field.type))
         else:
             raise InvalidMessageError(f"column {field.name!r} is missing", operation="send_batch")

@@ -27,7 +27,9 @@ def checked(
         for name, value in pairs:
             size += len(name.encode()) + len(value.encode()) + ATTRIBUTE_OVERHEAD_BYTES
     except (AttributeError, UnicodeEncodeError) as error:
-        raise InvalidMessageError(f"attributes are text: {error}", operation="send") from error
+        raise InvalidMessageError(
+            f"attributes are a dictionary of texts, not {attributes!r:.80}: {error}", operation="send"
+        ) from error
     return payload, key, pairs, size
 
 

@@ -32,7 +32,7 @@ from icestream.client.subscription import Subscription
 from icestream.client.subscription_acks import Acks
 from icestream.client.subscription_admin import SubscriptionAdmin, subscription_fields
 from icestream.client.subscription_feed import SubscriptionFeed
-from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
+from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.model.schema_text import decode_schema, encode_schema
@@ -99,11 +99,10 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
     ) -> Producer:
         """Open a producer.
 
-        `name`: with a name of your own, a producer that is opened again goes on with its numbering; one process at a
-        time may use it, and one producer there: of two that are open under one name, the one's messages would be taken
-        for repetitions of the other's. `linger_ms`: how long a batch waits for more messages; with 0 the first message goes at once,
-        and messages collect only while an acknowledgement is awaited. `max_in_flight`: batches sent and not
-        acknowledged.
+        `name`: with a name of your own, a producer that is opened again goes on with its numbering; one producer at a
+        time may use it: of two that are open under one name, the one's messages would be taken for repetitions of the
+        other's. `linger_ms`: how long a batch waits for more messages; with 0 the first message goes at once, and
+        messages collect only while an acknowledgement is awaited. `max_in_flight`: batches sent and not acknowledged.
         `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at most `block_timeout` seconds.
         `retry_timeout`: seconds without any success after which what waits fails; None tries forever.
         `next_sequence`: where a producer with a name of its own goes on if the broker does not remember it.
@@ -187,7 +186,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> pa.Table:
-        """The messages from `start` to before `end`, which is by default the end of what is durable now.
+        """The messages from `start` to before `end`, or to the end of what is durable now, where that is sooner.
 
         They come from wherever they are: the broker's memory, its log, the table. The broker leaves out other columns
         than `columns`, and messages that do not meet `where`, an SQL condition such as `key = 'a' and offset > 10`.
@@ -195,10 +194,17 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         ticket: dict[str, Any] = {"topic": str(TopicName.parse(topic)), "start": position_of(start).to_json()}
         chosen = {"end": end, "columns": None if columns is None else list(columns), "filter": where}
         ticket |= {name: value for name, value in chosen.items() if value is not None}
+        problem: IcestreamError
         try:
             return self._connection.get(ticket).read_all()
+        except IcestreamError as error:
+            problem = error
         except (fl.FlightError, pa.ArrowException) as error:
-            raise self._connection.typed(error, "read") from error
+            problem = self._connection.typed(error, "read")
+        durable_end = problem.details.get("durable_end")
+        if isinstance(problem, OffsetOutOfRangeError) and isinstance(durable_end, int) and (end or 0) > durable_end:
+            return self.read(topic, start, durable_end, columns=columns, where=where)
+        raise problem
 
     def consume(
         self,

@@ -42,7 +42,7 @@ def wait_committed(
             return CommittedSnapshot(answer["snapshot_id"], answer["committed_offset"])
         if deadline is not None and time.monotonic() >= deadline:
             raise DeadlineError(
-                f"the table has the messages below {answer['committed_offset']}, not {offset}, after {timeout} s",
+                f"the table reaches to {answer['committed_offset']} and not over {offset} after {timeout:.3g} s",
                 operation="wait for the table",
                 place=topic,
                 remedy="look at `icestream stats` for what the pipeline says",

@@ -41,6 +41,10 @@ class Connection:
     def __init__(self, url: str, *, token: str | None, tls: str | Path | bytes | None, timeout_s: float) -> None:
         self.url, location = _parse(url)
         self._closed = False
+        if tls is not None and not isinstance(tls, str | Path | bytes):
+            raise InvalidRequestError(
+                f"tls is the file of a certificate authority, or its bytes, not {tls!r}", operation="connect"
+            )
         roots = Path(tls).read_bytes() if isinstance(tls, str | Path) else tls
         self.token = _usable(token if token is not None else os.environ.get(TOKEN_VARIABLE))
         headers = [] if self.token is None else [(b"authorization", f"Bearer {self.token}".encode())]

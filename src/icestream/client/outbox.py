@@ -172,7 +172,15 @@ class Outbox:
 
     # ---- answers; each gives the batches that are done now
 
-    def stored(self, batch: PendingBatch, base_offset: int, publish_time_us: int, now: float) -> list[PendingBatch]:
+    def stored(
+        self,
+        batch: PendingBatch,
+        base_offset: int,
+        publish_time_us: int,
+        now: float,
+        *,
+        snapshot_id: int | None = None,
+    ) -> list[PendingBatch]:
         self.sent.remove(batch)
         self._known = True
         self.held = False
@@ -180,7 +188,7 @@ class Outbox:
         self.not_before = 0.0
         self._backoff.reset()
         self.buffered_bytes -= batch.nbytes
-        batch.succeed(base_offset, publish_time_us)
+        batch.succeed(base_offset, publish_time_us, snapshot_id)
         return [batch, *self._continue()]
 
     def refused(self, batch: PendingBatch, error: IcestreamError, now: float) -> list[PendingBatch]:

@@ -36,6 +36,7 @@ class PendingBatch:
         "record",
         "seen",
         "sequence",
+        "snapshot_id",
     )
 
     def __init__(self, lock: threading.Lock, owner: Any, record: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
@@ -50,6 +51,7 @@ class PendingBatch:
         self.sequence: int | None = None
         self.base_offset = -1
         self.publish_time_us = 0
+        self.snapshot_id: int | None = None
         self.error: IcestreamError | None = None
         self.done = False
         self.seen = False
@@ -91,10 +93,11 @@ class PendingBatch:
             self.keys = self.attributes = None
         return self.record
 
-    def succeed(self, base_offset: int, publish_time_us: int) -> None:
+    def succeed(self, base_offset: int, publish_time_us: int, snapshot_id: int | None) -> None:
         """Lock held; `announce` must follow when it is not."""
         self.base_offset = base_offset
         self.publish_time_us = publish_time_us
+        self.snapshot_id = snapshot_id
         self.record = None
         self.keys = self.attributes = None
         self.payloads = []

@@ -79,6 +79,14 @@ class Producer:
         """Whether there is a stream to the broker at the moment."""
         return self._publisher.connected
 
+    def trouble(self, patience_s: float) -> IcestreamError | None:
+        """What the broker answered last, if it has accepted nothing for so long and is to be asked again."""
+        with self._lock:
+            outbox = self._outbox
+            if outbox.sent or not outbox.busy or time.monotonic() - outbox.progress_at < patience_s:
+                return None
+            return self._publisher.last_error or outbox.last_error
+
     def send(self, payload: bytes, key: bytes | None = None, attributes: Mapping[str, str] | None = None) -> Receipt:
         """Publish one message. Returns at once, unless `max_buffer_bytes` wait for their acknowledgement already."""
         receipt = self.offer(payload, key, attributes, direct=True, block=True)
@@ -131,7 +139,7 @@ class Producer:
         """Publish Arrow data as it is; the broker's size limits may make several batches of it.
 
         An ordinary topic takes a `payload` column (binary or text) and, where there are, `key` and `attributes`; a
-        topic with its own schema takes exactly that.
+        topic with its own schema takes exactly that, where columns that may be null may be left out.
         """
         receipt = self.offer_batch(self.prepare(data), direct=True, block=True)
         assert receipt is not None

@@ -361,7 +361,9 @@ class Publisher:
             done = outbox.refused(batch, error_from_dict(answer["error"]), now)
         else:
             self._backoff.reset()
-            done = outbox.stored(batch, answer["base_offset"], answer["publish_time_us"], now)
+            done = outbox.stored(
+                batch, answer["base_offset"], answer["publish_time_us"], now, snapshot_id=answer.get("snapshot_id")
+            )
         if outbox.held:  # it was refused once more, and its time is over
             self._check_at = now
             self._notify()
@@ -402,6 +404,11 @@ class Publisher:
     def connected(self) -> bool:
         """Or about to be, for the first time."""
         return self._stream is not None or self._last_error is None
+
+    @property
+    def last_error(self) -> IcestreamError | None:
+        """Why there is no stream to the broker; None while there is one."""
+        return self._last_error
 
 
 def _call(afterwards: Afterwards) -> None:

@@ -65,6 +65,12 @@ class Receipt:
         _settle(self._batch, None)
         return to_datetime(self._batch.publish_time_us)
 
+    @property
+    def snapshot_id(self) -> int | None:
+        """A snapshot of the topic's table that holds the message, if the acknowledgement was to wait for one."""
+        _settle(self._batch, None)
+        return self._batch.snapshot_id
+
     def result(self, timeout: float | None = None) -> int:
         """The offset; DeadlineError after `timeout` seconds."""
         _settle(self._batch, timeout)

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, Section, Unit, refuse
+from icestream.config.spark_master import MASTER_PATTERN, MASTER_TEXT
 
 SAFE_ORPHAN_AGE_HOURS = 24
 """A file that is not in the table yet may be on its way into it; Iceberg, too, refuses a shorter time."""
@@ -23,8 +24,8 @@ class MaintenanceSettings(Section):
         le=8_760,
         description="Orphan files are looked for in the first run, and then after this time: it lists whole tables.",
     )
-    master: Annotated[str | None, DefaultText("`pipeline.master`")] = Field(
-        default=None, min_length=1, description="The Spark master for maintenance."
+    master: Annotated[str | None, MASTER_TEXT, DefaultText("`pipeline.master`")] = Field(
+        default=None, pattern=MASTER_PATTERN, description="The Spark master for maintenance."
     )
     driver_memory_mb: int = Field(
         default=1_024, ge=256, le=65_536, description="Heap of the driver's JVM; on `local[N]` rows pass through it."

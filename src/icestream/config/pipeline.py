@@ -5,15 +5,16 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from icestream.config.fields import GIB, KIB, MIB, Section, Unit, refuse
+from icestream.config.spark_master import MASTER_PATTERN, MASTER_TEXT
 
 
 class PipelineSettings(Section):
     """How the log becomes tables; `writer` says when. Used by the pipeline, and by the broker that runs it."""
 
     enabled: bool = Field(default=True, description="Whether `icestream serve` runs a pipeline beside the broker.")
-    master: str = Field(
+    master: Annotated[str, MASTER_TEXT] = Field(
         default="local[*]",
-        min_length=1,
+        pattern=MASTER_PATTERN,
         description="The Spark master: `local[N]` for N cores of this machine, or a cluster's URL.",
     )
     topics: str = Field(

@@ -5,9 +5,11 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from icestream.config.fields import GIB, MIB, TIB, DefaultText, Section, Unit, refuse
+from icestream.config.fields import GIB, MIB, TIB, Allowed, DefaultText, Section, Unit, refuse
+from icestream.config.reserved import TENANT_RULE, is_tenant, why_no_column, why_no_header
 
 _HEADER = r"^[a-z0-9][a-z0-9\-]*$"
+_HEADER_TEXT = Allowed("a header's name of up to 100 small letters, digits and -, such as x-team")
 _PROMOTED = re.compile(r"(?:(?P<source>resource|scope|item):)?(?P<key>[^=]+)(?:=(?P<column>[A-Za-z_][A-Za-z0-9_]*))?")
 
 
@@ -30,13 +32,13 @@ class TelemetrySettings(Section):
     default_tenant: str | None = Field(
         default="default", description="The tenant of requests that name none; unset, they are refused."
     )
-    tenant_header: str = Field(
+    tenant_header: Annotated[str, _HEADER_TEXT] = Field(
         default="x-tenant-id",
         pattern=_HEADER,
         max_length=100,
         description="Header that names the tenant, in small letters. A tenant's own token leaves no choice.",
     )
-    dataset_header: str = Field(
+    dataset_header: Annotated[str, _HEADER_TEXT] = Field(
         default="x-dataset-id",
         pattern=_HEADER,
         max_length=100,
@@ -103,10 +105,41 @@ class TelemetrySettings(Section):
         return found
 
     @model_validator(mode="after")
-    def _promoted_columns_differ(self) -> Self:
-        columns = [attribute.column for attribute in self.promoted]
-        if len(set(columns)) < len(columns):
-            refuse("promoted_attributes", "gives two attributes the same column: write key=column for one of them")
+    def _tenants_have_legal_names(self) -> Self:
+        for tenant in self.named_tenants:
+            if not is_tenant(tenant):
+                refuse("tenants", f"names {tenant!r}, which can be no tenant: {TENANT_RULE}")
+        if self.default_tenant is not None and not is_tenant(self.default_tenant):
+            refuse("default_tenant", f"can be no tenant: {TENANT_RULE}")
+        return self
+
+    @model_validator(mode="after")
+    def _headers_say_one_thing_each(self) -> Self:
+        for key in ("tenant_header", "dataset_header"):
+            if reason := why_no_header(getattr(self, key)):
+                refuse(key, reason)
+        if self.dataset_header == self.tenant_header:
+            refuse("dataset_header", "is telemetry.tenant_header too: each needs a header of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _promoted_columns_are_free(self) -> Self:
+        """A column that tables do not take would have every request refused, and senders do not repeat those."""
+        seen: dict[str, PromotedAttribute] = {}
+        for attribute in self.promoted:
+            key, column = attribute.key, attribute.column
+            if reason := why_no_column(column):
+                refuse(
+                    "promoted_attributes",
+                    f"gives {key!r} the column {column!r}, which {reason}: write {key}=column with another name",
+                )
+            other = seen.setdefault(column.lower(), attribute)
+            if other is not attribute:
+                refuse(
+                    "promoted_attributes",
+                    f"gives {other.key!r} and {key!r} the same column, {other.column!r} and {column!r} (case makes no "
+                    "difference): write key=column for one of them",
+                )
         return self
 
 

@@ -1,10 +1,12 @@
 """Rows of any columns as what JSON can say, made column by column.
 
-Bytes are text where they are UTF-8, else base64 under `name_base64`; times are RFC 3339 with all their digits; NaN and
-infinities, which JSON does not have, are null.
+Bytes are text where they are UTF-8, else base64 under `name_base64`, in columns and in the fields of structs alike. A
+list or map of bytes is text if all of it is, else all its bytes are base64. Times are RFC 3339 with all their digits;
+NaN and infinities, which JSON does not have, are null.
 """
 
 import base64
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -28,18 +30,23 @@ def text_or_base64(name: str, value: bytes | None) -> tuple[str, str | None]:
     try:
         return name, value.decode()
     except UnicodeDecodeError:
-        return f"{name}_base64", base64.b64encode(value).decode()
+        return f"{name}_base64", _base64(value)
 
 
 def _row(names: list[str], values: tuple[Any, ...]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        if isinstance(value, bytes):
-            field, text = text_or_base64(name, value)
-            row[field] = text
-        else:
-            row[name] = plain(value)
-    return row
+    return dict(_named(name, value) for name, value in zip(names, values, strict=True))
+
+
+def _named(name: str, value: Any) -> tuple[str, Any]:
+    """A field as JSON has it. Its name speaks for all bytes in it but those in structs, whose fields have names."""
+    try:
+        return name, _plain(value, bytes.decode)
+    except UnicodeDecodeError:
+        return f"{name}_base64", _plain(value, _base64)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -65,7 +72,7 @@ def _time_text(value: int | None, kind: pa.DataType) -> str | None:
     return text + (f".{fraction:0{digits}}" if digits else "") + ("Z" if kind.tz else "")
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any, text_of: Callable[[bytes], str]) -> Any:
     """A value as JSON can say it."""
     match value:
         case None | bool() | int() | str():
@@ -73,11 +80,11 @@ def plain(value: Any) -> Any:
         case float():
             return value if value - value == 0 else None
         case bytes():
-            return base64.b64encode(value).decode()
+            return text_of(value)
         case dict():
-            return {str(name): plain(item) for name, item in value.items()}
+            return dict(_named(str(name), item) for name, item in value.items())
         case list() | tuple():
-            return [plain(item) for item in value]
+            return [_plain(item, text_of) for item in value]
         case datetime() | date() | time():
             return value.isoformat()
         case timedelta():

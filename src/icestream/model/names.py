@@ -17,7 +17,8 @@ MAX_PRODUCER_LENGTH = 200
 COPY_SUFFIX = "__parquet"
 
 _PART = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{MAX_PART_LENGTH - 1}}}", re.ASCII)
-_ALLOWED = f"1 to {MAX_PART_LENGTH} of A-Z a-z 0-9 _ - . and begin with a letter, a digit or _"
+# Good anywhere: a topic may begin with `_`, but tenants of that kind are reserved.
+_ALLOWED = f"1 to {MAX_PART_LENGTH} of A-Z a-z 0-9 _ - . and begin with a letter or a digit"
 
 
 class TopicName(NamedTuple):

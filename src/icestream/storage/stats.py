@@ -29,6 +29,7 @@ class TopicStats:
     quarantined: int = 0
     """Frames that are not in the table, and were put aside."""
     table_lag_messages: int | None = None
+    """All of the log while `committed_offset` is not known; None for a topic without a table, and so are the next."""
     table_lag_bytes: int | None = None
     """About: by the mean size of the log's messages."""
     table_lag_seconds: float | None = None
@@ -110,14 +111,22 @@ class TableFigures(NamedTuple):
 
 
 def table_figures(topic: Topic, log: Log) -> TableFigures:
-    """How far the table is behind the log; nothing is known until the catalog was read."""
-    committed = topic.committed.offset
-    if committed is None:
+    """How far the table is behind the log; nothing for a topic that has none.
+
+    While it is not known what is committed, all that the log keeps counts as waiting: who watches the lag must hear of
+    a table that cannot be read, or that nobody ever wrote.
+    """
+    if not topic.record.has_table:
         return TableFigures()
-    end, kept = log.durable_end, log.durable_end - log.start_offset
-    waiting = max(0, end - committed)
+    committed = topic.committed.offset
+    end, start = log.durable_end, log.start_offset
+    kept, first = end - start, start if committed is None else committed
+    waiting = max(0, end - first)
     nbytes = log.nbytes * waiting // kept if kept else 0
-    return TableFigures(committed, waiting, nbytes, _age_seconds(log, committed) if waiting else 0.0)
+    if not waiting:
+        return TableFigures(committed, 0, 0, 0.0)
+    age = _oldest_age_seconds(log) if committed is None else _age_seconds(log, committed)
+    return TableFigures(committed, waiting, nbytes, age)
 
 
 class UploadFigures(NamedTuple):
@@ -172,3 +181,11 @@ def _age_seconds(log: Log, offset: int) -> float | None:
         return max(0.0, (now_us() - time_at_offset(log, offset)) / 1e6)
     except IcestreamError:  # not in the log any more, or not readable: other figures say so
         return None
+
+
+def _oldest_age_seconds(log: Log) -> float | None:
+    """Of the log's first message, as its segments tell it: nothing is read."""
+    visible = log.visible
+    times = (*(segment.footer.first_time_us for segment in visible.sealed), visible.active.first_time_us)
+    first_us = next((time_us for time_us in times if time_us), None)
+    return None if first_us is None else max(0.0, (now_us() - first_us) / 1e6)

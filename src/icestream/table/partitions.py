@@ -122,7 +122,17 @@ def _sort_source(column: str, schema: Schema) -> int:
         raise InvalidRequestError(
             f"the topic has no column {column!r}", operation="sort by", remedy=_columns(schema)
         ) from None
-    if not isinstance(source.field_type, PrimitiveType) or column not in schema.column_names or "." in column:
+    if not any(field.field_id == source.field_id for field in schema.fields):
+        raise InvalidRequestError(
+            f"column {column!r} is nested, and only columns of the topic itself can be sorted by",
+            operation="sort by",
+            remedy="publish its value in a column of its own too",
+        )
+    if "." in column:
+        raise InvalidRequestError(
+            f"column {column!r} has a dot in its name and cannot be sorted by", operation="sort by", remedy="rename it"
+        )
+    if not isinstance(source.field_type, PrimitiveType):
         raise InvalidRequestError(f"column {column!r} of type {source.field_type} has no order", operation="sort by")
     return source.field_id
 

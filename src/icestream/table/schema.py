@@ -16,7 +16,15 @@ from pyiceberg.schema import Schema
 from icestream.model.errors import IncompatibleTableError, InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.table.partitions import partition_spec, sort_order
-from icestream.table.types import NANOS_SUFFIX, check_names, from_stored, is_split, stored_fields, to_stored
+from icestream.table.types import (
+    NANOS_SUFFIX,
+    check_names,
+    check_nanos_names,
+    from_stored,
+    is_split,
+    stored_fields,
+    to_stored,
+)
 
 RESERVED = frozenset(
     {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
@@ -50,6 +58,7 @@ class Columns:
             raise InvalidRequestError(
                 f"{len(names)} columns are too many, the limit is {MAX_COLUMNS}", operation="table schema"
             )
+        check_nanos_names(stream)
         check_names(names, "the table")
         if taken := sorted(RESERVED.intersection(names)):
             raise InvalidRequestError(

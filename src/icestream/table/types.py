@@ -106,20 +106,32 @@ def _stored_struct(kind: pa.DataType, where: str, depth: int) -> pa.DataType:
     names = [field.name for field in kind]
     if not names:
         raise _refused(where, "is a struct without fields, which a table cannot hold")
-    check_names(names, where)
+    check_names(names, f"column {where!r}")
     return pa.struct([pa.field(f.name, stored_type(f.type, f"{where}.{f.name}", depth + 1)) for f in kind])
 
 
 def check_names(names: list[str], where: str) -> None:
-    """Refuse names that engines cannot tell apart or cannot name at all."""
+    """Refuse names that engines cannot tell apart or cannot name at all. `where` begins the sentence."""
     for name in names:
         if not name.strip() or not name.isprintable():
-            raise _refused(where, f"has a name that is empty or not printable: {name!r}")
+            raise _misnamed(f"{where} has a name that is empty or not printable: {name!r}")
     folded: dict[str, str] = {}
     for name in names:
         other = folded.setdefault(name.casefold(), name)
         if other is not name:
-            raise _refused(where, f"has two columns that differ in case at most, {other!r} and {name!r}")
+            raise _misnamed(f"{where} has two names that differ in case at most, {other!r} and {name!r}")
+
+
+def check_nanos_names(stream: pa.Schema) -> None:
+    """Refuse a column that has the name of one that the table adds for nanoseconds."""
+    given = {name.casefold(): name for name in stream.names}
+    for field in filter(is_split, stream):
+        added = field.name + NANOS_SUFFIX
+        if (other := given.get(added.casefold())) is not None:
+            raise _misnamed(
+                f"column {field.name!r} is a timestamp in nanoseconds, for which the table adds a column {added!r}, "
+                f"and there is a column {other!r} already"
+            )
 
 
 def is_split(field: pa.Field) -> bool:
@@ -171,3 +183,7 @@ def _refused(where: str, problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"column {where!r} {problem}", operation="table schema", remedy="give the column another type or name"
     )
+
+
+def _misnamed(problem: str) -> InvalidRequestError:
+    return InvalidRequestError(problem, operation="table schema", remedy="give the column another name")

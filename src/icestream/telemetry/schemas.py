@@ -168,18 +168,27 @@ _METRICS = [
 BASE = {Signal.TRACES: pa.schema(_TRACES), Signal.LOGS: pa.schema(_LOGS), Signal.METRICS: pa.schema(_METRICS)}
 
 
-def topic_schema(signal: Signal, options: Options = DEFAULTS) -> pa.Schema:
+def topic_schema(signal: Signal | str, options: Options = DEFAULTS) -> pa.Schema:
     """The columns of a signal's topic, promoted ones behind the others."""
-    base = BASE[signal]
-    taken = set(base.names)
+    base = BASE[_known(signal)]
+    taken = {name.lower() for name in base.names}
     for promoted in options.promoted:
-        if promoted.column in taken:
+        if promoted.column.lower() in taken:
             raise InvalidRequestError(
                 f"attribute {promoted.key!r} cannot have the column {promoted.column!r}: that name is taken",
                 operation="promote attributes",
                 remedy="give it another column name",
             )
-        taken.add(promoted.column)
+        taken.add(promoted.column.lower())
     if not options.promoted:
         return base
     return pa.schema([*base, *(pa.field(promoted.column, pa.string()) for promoted in options.promoted)])
+
+
+def _known(signal: Signal | str) -> Signal:
+    try:
+        return Signal(signal)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f"{signal!r} is no signal of telemetry", operation="topic schema", remedy=f"use {', '.join(Signal)}"
+        ) from error

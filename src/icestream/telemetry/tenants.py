@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from icestream.config import TelemetrySettings
+from icestream.config.reserved import RESERVED_NAMESPACES
 from icestream.model.callers import Callers
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import MAX_PART_LENGTH, check_part
 from icestream.telemetry.errors import TenantRefusedError
 from icestream.telemetry.signals import Signal
-
-RESERVED = frozenset({"icestream", "information_schema", "pg_catalog", "sys", "system", "temp"})
-"""Names that query engines, or icestream itself, use for other things; those that begin with `_` are reserved too."""
 
 _MAX_DATASET_LENGTH = MAX_PART_LENGTH - 1 - max(map(len, Signal))
 _OPERATION = "identify tenant"
@@ -91,7 +89,7 @@ class Tenants:
 def check_tenant(name: str) -> str:
     """`name` itself, if it can be a tenant's."""
     check_part(name, what="tenant")
-    if name.startswith("_") or name.lower() in RESERVED:
+    if name.startswith("_") or name.lower() in RESERVED_NAMESPACES:
         raise InvalidNameError(f"{name!r} is a reserved name", operation=_OPERATION, remedy="choose another one")
     return name
 

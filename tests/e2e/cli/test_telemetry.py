@@ -137,6 +137,14 @@ class TestTrace:
         assert lines[1].endswith(" 5 spans, 1 error")
         assert any("WARN timeout, attempt 1" in line for line in lines)
 
+    def test_the_example_fails_when_the_broker_refuses_what_it_sends(self, senders: Senders) -> None:
+        environ = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": senders.broker.doors["otlp_grpc"]}
+        command = [sys.executable, str(EXAMPLE), "_reserved"]
+        sent = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert (sent.returncode, sent.stdout) == (1, "")
+        assert "'_reserved' is a reserved name" in sent.stderr
+        assert sent.stderr.endswith("log records and spans were not accepted, for the reason above\n")
+
     def test_json_is_the_tree(self, icestream: Run, senders: Senders, trace_id: str) -> None:
         (line,) = lines_of(icestream("trace", trace_id, "--tenant", senders.tenant, "--json", "--logs"))
         found = json.loads(line)

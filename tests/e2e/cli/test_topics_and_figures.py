@@ -29,6 +29,14 @@ def test_a_topic_from_create_to_delete(icestream: Run, topic: str) -> None:
     assert json.loads(icestream("topic", "list", "--prefix", topic, "--json").stdout) == {"topics": []}
 
 
+def test_a_description_tells_how_the_table_is_laid_out(icestream: Run, topic: str) -> None:
+    layout = ("--partition-by", "day(publish_time)", "--sort-by", "key", "--sort-by", "offset")
+    assert icestream("topic", "create", topic, *layout).returncode == 0
+    lines = icestream("topic", "describe", topic).stdout.decode().splitlines()
+    assert "partitions day(publish_time)" in lines
+    assert "sorted by  key, offset" in lines
+
+
 def test_stats_count_what_was_published(icestream: Run, publish: Publish, topic: str) -> None:
     publish(topic, b"m\n" * 1234)
     answer = json.loads(icestream("stats", topic, "--json").stdout)

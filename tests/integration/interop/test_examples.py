@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.servers import require
 from tests.topics import Topics
@@ -12,24 +13,30 @@ from icestream.testing.broker_process import BrokerProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TOPIC = "default/events"
+OWN_TOPIC = "default/orders"
 
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A topic with 30 messages in its table, on the defaults that the examples expect."""
+    """Topics with 30 messages in their tables, on the defaults that the examples expect; one has its own columns."""
     folder = tmp_path_factory.mktemp("examples")
     with BrokerProcess(folder) as broker, Topics(broker, {"ICESTREAM_CATALOG__NAME": "icestream"}) as topics:
         topics.fill(topics.create(TOPIC), 3)
+        orders = pa.record_batch({"offset": pa.array(["no message's"] * 30), "price": pa.array(range(30))})
+        own = topics.create(OWN_TOPIC, orders.schema)
+        topics.publish(own, orders)
+        topics.drain(own)
     return folder
 
 
+@pytest.mark.parametrize("topic", [TOPIC, OWN_TOPIC])
 @pytest.mark.parametrize("engine", ["pyiceberg", "duckdb", "polars", "spark"])
-def test_an_example_reads_the_table(data_dir: Path, engine: str) -> None:
+def test_an_example_reads_the_table(data_dir: Path, engine: str, topic: str) -> None:
     if engine == "spark":
         require("spark")
         require("iceberg-jars")
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"read_with_{engine}.py"), str(data_dir), TOPIC],
+        [sys.executable, str(EXAMPLES / f"read_with_{engine}.py"), str(data_dir), topic],
         capture_output=True,
         text=True,
         timeout=180,

@@ -75,6 +75,23 @@ def test_what_could_not_be_migrated_is_named_and_the_exit_code_is_1(
     assert "1 file of 2 could not be migrated" in result.stderr
 
 
+def test_names_of_files_and_columns_do_not_control_the_terminal(topics: Topics, tmp_path: Path, tenant: str) -> None:
+    rows = spans(3)
+    names = ["\x1b[33mname" if name == "name" else name for name in rows.column_names]
+    pq.write_table(rows.rename_columns(names), tmp_path / "\x1b[31mred.parquet")
+    (tmp_path / "\x1b]0;title\x07.parquet").write_bytes(b"PAR1")
+    given = (topics, tmp_path, "--tenant", tenant, "--rename", "\x1b[33mname=name", "--dry-run")
+    result = run(*given)
+    assert result.exit_code == 1
+    assert [line for line in result.stdout.splitlines() if not line.isprintable()] == []
+    for said in (r"\x1b[31mred.parquet", r"\x1b]0;title\x07.parquet: read Parquet", r"\x1b[33mname"):
+        assert said in result.stdout
+    assert {Path(file["path"]).name for file in report_of(run(*given, "--json"))["files"]} == {
+        "\x1b[31mred.parquet",
+        "\x1b]0;title\x07.parquet",
+    }
+
+
 def test_a_folder_of_two_signals_is_not_taken_for_one(topics: Topics, tmp_path: Path, tenant: str) -> None:
     pq.write_table(spans(3), tmp_path / "x.parquet")
     pq.write_table(pa.table({"time_unix_nano": [1], "body": ["a"], "severity_text": [""]}), tmp_path / "y.parquet")

@@ -1,17 +1,19 @@
 """Who may send what, through either door: tokens, unknown tenants, limits, and requests of many tenants."""
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from pydantic import SecretStr
 from tests.hostile_names import hostile_names
-from tests.integration.otlp.conftest import OpenDoors, opened
+from tests.integration.otlp.conftest import PATIENCE_SECONDS, Doors, OpenDoors, opened
 from tests.otlp_requests import add, request, serialized
 
 from icestream.config import AuthSettings, TelemetrySettings
 from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.server.otlp.grpc_door import METHODS
 from icestream.telemetry import Signal, topic_schema
 
 ACME, GLOBEX, GATEWAY = "acme-token-1", "globex-token-1", "gateway-token"
@@ -90,6 +92,44 @@ class TestRefusals:
         doors.storage.topics.create("default/traces")
         assert doors.send(door, Signal.TRACES, serialized(Signal.TRACES)).code == CODES["invalid"][door]
         assert doors.storage.topics.get("default/traces").body_schema.equals(MESSAGE_SCHEMA)
+
+
+def test_over_http_too_a_request_that_names_two_tenants_is_refused(open_doors: OpenDoors) -> None:
+    doors = open_doors()
+    kind = ("content-type", "application/x-protobuf")
+    for names, status in ((["acme", "globex"], 400), (["acme", "acme"], 200)):
+        headers = [kind, *(("x-tenant-id", name) for name in names)]
+        answer = doors.http.post("/v1/logs", content=serialized(Signal.LOGS), headers=headers)
+        assert answer.status_code == status
+    assert doors.topics() == ["acme/logs"]
+
+
+class TestHeadersTwice:
+    """Over gRPC, which hands over each of them."""
+
+    def outcome(self, doors: Doors, *metadata: tuple[str, str]) -> int:
+        method: Any = doors.channel.unary_unary(f"/{METHODS[Signal.LOGS]}/Export")
+        try:
+            method(serialized(Signal.LOGS), metadata=metadata, timeout=PATIENCE_SECONDS)
+        except grpc.RpcError as error:
+            return int(error.code().value[0])
+        return 0
+
+    @pytest.mark.parametrize("header", ["x-tenant-id", "x-dataset-id"])
+    def test_two_names_are_refused_and_one_said_twice_is_taken(self, open_doors: OpenDoors, header: str) -> None:
+        doors = open_doors()
+        assert self.outcome(doors, (header, "acme"), (header, "globex")) == CODES["invalid"]["grpc"]
+        assert doors.topics() == []
+        assert self.outcome(doors, (header, "acme"), (header, "acme")) == 0
+        assert doors.topics() == ["acme/logs" if header == "x-tenant-id" else "default/acme_logs"]
+
+    def test_two_tokens_are_nobodys(self, open_doors: OpenDoors) -> None:
+        doors = open_doors(auth=AuthSettings(tokens=TOKENS))
+        tokens = [("authorization", f"Bearer {token}") for token in (ACME, GLOBEX)]
+        assert self.outcome(doors, *tokens) == CODES["unauthenticated"]["grpc"]
+        tenants = [("x-tenant-id", name) for name in ("new", "acme")]
+        assert self.outcome(doors, tokens[0], *tenants) == CODES["refused"]["grpc"]
+        assert doors.topics() == []
 
 
 @both_doors

@@ -155,7 +155,9 @@ def test_nobody_who_waits_for_the_table_waits_for_the_flush_interval(pipelines: 
         with pipelines.client.producer(pipelines.topic("hasty")) as producer:
             assert producer.send(b"1").wait_committed(timeout=60).snapshot_id
         with pipelines.client.producer(pipelines.topic("hasty"), ack="table") as producer:
-            assert producer.send(b"2").result(timeout=60) == 1
+            receipt = producer.send(b"2")
+            assert receipt.result(timeout=60) == 1
+            assert receipt.snapshot_id == receipt.wait_committed(timeout=60).snapshot_id
     finally:
         stopping.set()
         loop.join()

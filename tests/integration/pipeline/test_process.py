@@ -68,6 +68,15 @@ def test_once_says_which_topic_could_not_be_written(pipelines: Pipelines, once: 
     pipelines.check("fine", [b"1"])
 
 
+def test_once_says_that_the_broker_has_another_catalog(pipelines: Pipelines, once: Once, tmp_path: Path) -> None:
+    pipelines.publish("astray", [b"1"])
+    done = once("--data", str(tmp_path / "other"))
+    assert done.returncode == 1
+    assert f"does not find in its catalog what was committed for {pipelines.namespace}/astray" in done.stderr
+    assert once().returncode == 0
+    pipelines.check("astray", [b"1"])
+
+
 def test_a_broker_that_is_not_there_is_one_clear_sentence(once: Once) -> None:
     done = once("--broker", "grpc://127.0.0.1:1")
     assert done.returncode == 1

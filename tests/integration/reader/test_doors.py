@@ -46,6 +46,13 @@ def get(broker: Broker, **query: Any) -> Any:
         return json.load(answer)
 
 
+def test_a_range_may_end_behind_the_topic(client: Client) -> None:
+    assert client.read(TOPIC, start=50, end=1_000)["payload"].to_pylist() == PAYLOADS[50:]
+    assert client.read(TOPIC, start=60, end=1_000).num_rows == 0
+    with pytest.raises(OffsetOutOfRangeError):
+        client.read(TOPIC, start=61, end=1_000)
+
+
 @pytest.mark.parametrize(("start", "end"), [(0, 60), (0, 10), (5, 38), (38, 45), (59, 60), (17, 17), (0, 0)])
 def test_a_range_is_read_exactly(client: Client, start: int, end: int) -> None:
     table = client.read(TOPIC, start, end)
@@ -70,7 +77,7 @@ def test_a_position_that_means_nothing_is_refused(client: Client) -> None:
     with pytest.raises(InvalidRequestError, match="not a start position"):
         client.read(TOPIC, "snapshot:x")
     with pytest.raises(OffsetOutOfRangeError):
-        client.read(TOPIC, 0, 61)
+        client.read(TOPIC, 61)
 
 
 def test_http_reads_piece_by_piece_over_the_tiers(broker: Broker) -> None:

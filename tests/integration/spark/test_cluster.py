@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from tests.integration.spark.conftest import messages
 from tests.topics import Topics
 
@@ -15,10 +17,14 @@ ROOT = Path(__file__).parents[3]
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-def test_the_example_reads_a_topic_on_a_cluster(topics: Topics, spark_cluster: SparkCluster, tmp_path: Path) -> None:
-    topic = topics.create("spark/cluster")
+@pytest.mark.parametrize("name", ["spark/cluster", "spark/columns"])
+def test_the_example_reads_a_topic_on_a_cluster(
+    topics: Topics, spark_cluster: SparkCluster, tmp_path: Path, name: str
+) -> None:
+    own = pa.record_batch({"price": pa.array(range(500))}) if name == "spark/columns" else None
+    topic = topics.create(name, None if own is None else own.schema)
     for first in range(0, 2_000, 500):
-        topics.publish(topic, messages(first, 500))
+        topics.publish(topic, messages(first, 500) if own is None else own)
     spark = {"spark.master": spark_cluster.master, **spark_cluster.settings()["pipeline"]["spark"]}
     spark |= {f"spark.{side}.extraJavaOptions": QUICK_START for side in ("driver", "executor")}
     spark |= {"spark.ui.enabled": "false", "spark.cores.max": "1", "spark.sql.shuffle.partitions": "1"}

@@ -63,7 +63,7 @@ def test_a_topic_with_columns_gives_its_columns() -> None:
                 ("nanos", pa.timestamp("ns")),
                 ("price", pa.decimal128(9, 2)),
                 ("float", pa.float64()),
-                ("items", pa.list_(pa.struct([("raw", pa.binary()), ("day", pa.date32())]))),
+                ("items", pa.list_(pa.struct([("raw", pa.binary()), ("id", pa.binary()), ("day", pa.date32())]))),
             ]
         )
     )
@@ -77,7 +77,7 @@ def test_a_topic_with_columns_gives_its_columns() -> None:
         "nanos": 1,
         "price": Decimal("1.50"),
         "float": float("nan"),
-        "items": [{"raw": b"x", "day": TIME.date()}],
+        "items": [{"raw": b"x", "id": b"\xff", "day": TIME.date()}],
     }
     batch = pa.RecordBatch.from_pylist([row], schema)
     assert json.loads(render_json(batch)) == {
@@ -90,7 +90,7 @@ def test_a_topic_with_columns_gives_its_columns() -> None:
         "nanos": "1970-01-01T00:00:00.000000001",
         "price": "1.50",
         "float": None,
-        "items": [{"raw": "eA==", "day": "2026-01-31"}],
+        "items": [{"raw": "x", "id_base64": "/w==", "day": "2026-01-31"}],
     }
     with pytest.raises(InvalidRequestError, match="use --format json"):
         raw_renderer(b"\n")(batch)

@@ -1,8 +1,13 @@
 """What `topic recover` and `cloud list` say, in sentences."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
 from icestream.cli.cloud import head_line
+from icestream.cli.main import cli
 from icestream.cli.topic_cloud import loss_line, source_lines, unreadable_line
 
 REPORT: dict[str, Any] = {
@@ -54,3 +59,14 @@ def test_how_far_the_cloud_is_in_one_line() -> None:
     head = {"stream_id": "s", "first_offset": 5, "uploaded_end": 9, "object_count": 2, "object_bytes": 10}
     line = head_line(page | {"head": head})
     assert line == "a/b: offsets 5 to 8, next 9; 2 objects of 10 B in fs:///objects/a/b/s"
+
+
+@pytest.mark.parametrize(
+    ("backend", "sentence"),
+    [("memory", "a store in memory is the broker's own"), (None, "the settings name no object store")],
+)
+def test_why_there_is_no_store_to_look_into(tmp_path: Path, backend: str | None, sentence: str) -> None:
+    environ = {"ICESTREAM_CLOUD__BACKEND": backend}
+    done = CliRunner().invoke(cli, ["cloud", "inspect", "a/b", "0", f"--data={tmp_path}"], env=environ)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert sentence in done.stderr

@@ -101,3 +101,19 @@ def test_a_message_beyond_the_limit_is_refused_alone(client: Client, broker: Fak
             producer.send_batch(pa.table({"payload": [b"ok", b"x" * 1001]}))
         producer.send(b"after")
     assert broker.payloads() == [b"before", b"after"]
+
+
+OWN = pa.schema(
+    [pa.field("name", pa.string(), nullable=False), pa.field("size", pa.int64()), pa.field("route", pa.string())]
+)
+
+
+def test_columns_that_may_be_null_may_be_left_out_of_a_topic_with_columns_of_its_own(client: Client) -> None:
+    client.create_topic("default/own", schema=OWN)
+    with client.producer("default/own") as producer:
+        producer.send_batch(pa.table({"size": [1, 2], "name": ["a", "b"]}))
+        producer.send_batch(pa.record_batch({"name": ["c"]}))
+        with pytest.raises(InvalidMessageError, match="column 'name' is missing"):
+            producer.send_batch(pa.table({"size": [1]}))
+    rows = pa.Table.from_batches(list(client.consume("default/own").batches())).select(OWN.names)
+    assert rows.to_pydict() == {"name": ["a", "b", "c"], "size": [1, 2, None], "route": [None, None, None]}

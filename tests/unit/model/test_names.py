@@ -1,9 +1,12 @@
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import TopicName, check_producer
+from icestream.telemetry.tenants import check_tenant
 
 
 @pytest.mark.parametrize(("text", "expected"), [("default/events", ("default", "events")), ("x", ("default", "x"))])
@@ -24,6 +27,14 @@ def test_names_that_could_play_tricks_are_refused(text: str) -> None:
 def test_names_that_mean_something_to_shells_and_urls_are_refused(text: str) -> None:
     with pytest.raises(InvalidNameError):
         TopicName.parse(text)
+
+
+@pytest.mark.parametrize("check", [TopicName.parse, check_tenant])
+def test_the_advice_for_a_bad_name_is_good_for_tenants_too(check: Callable[[str], object]) -> None:
+    with pytest.raises(InvalidNameError, match=r"begin with a letter or a digit$"):
+        check("-a")
+    assert check_tenant("0a") == "0a"
+    assert check_tenant("a_") == "a_"
 
 
 @given(st.text(max_size=30))

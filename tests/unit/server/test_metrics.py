@@ -9,10 +9,12 @@ from prometheus_client import CollectorRegistry
 
 from icestream import __version__
 from icestream.config import Settings
+from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.metrics_storage import StorageCollector
 from icestream.storage import IcebergStorage
+from icestream.table import Tables
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -109,6 +111,20 @@ def test_an_open_topic_is_reported(storage: IcebergStorage) -> None:
     assert value(metrics, "icestream_topic_state", topic="a/b", state="open") == 1
     assert value(metrics, "icestream_wal_open_files") == storage.files.open_count
     assert value(metrics, "icestream_cache_bytes") == storage.cache.nbytes
+
+
+def test_the_lag_of_a_table_that_cannot_be_read_is_reported(
+    storage: IcebergStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise CatalogUnavailableError("away")
+
+    monkeypatch.setattr(Tables, "find", away)
+    storage.publish(storage.topics.create("a/b"), message_batch([b"x", b"y"]))
+    metrics = BrokerMetrics(storage)
+    assert value(metrics, "icestream_topic_committed_offset", topic="a/b") is None
+    assert value(metrics, "icestream_topic_table_lag_messages", topic="a/b") == 2
+    assert value(metrics, "icestream_topic_table_lag_seconds", topic="a/b") is not None
 
 
 def test_the_number_of_reported_topics_is_bounded_and_the_rest_counted(storage: IcebergStorage) -> None:

@@ -76,6 +76,29 @@ def test_the_committed_offset_is_read_from_the_catalog_without_any_hint(
     assert stats.table_lag_seconds is not None
 
 
+def test_all_of_the_log_waits_while_nothing_is_known_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alert on the lag must fire for a catalog that nobody can read; a topic without a table has no lag."""
+
+    def away(*_: object) -> None:
+        raise CatalogUnavailableError("away")
+
+    monkeypatch.setattr(Tables, "find", away)
+    cloudy = settings(tmp_path, cloud={"backend": "memory"}, uploader={"enabled": True})
+    with IcebergStorage(cloudy) as storage:
+        topic = storage.topics.create("a/b")
+        publish(storage, topic, b"x", b"y")
+        publish(storage, storage.topics.create("a/log", storage="log"), b"x")
+        (stats,) = storage.stats("a/b")
+        assert (stats.committed_offset, stats.table_lag_messages) == (None, 2)
+        assert stats.table_lag_bytes == topic.log.nbytes
+        assert stats.table_lag_seconds is not None
+        (of_log,) = storage.stats("a/log")
+        lag = (of_log.table_lag_messages, of_log.table_lag_bytes, of_log.table_lag_seconds)
+        assert lag == (None, None, None)
+
+
 def test_a_publish_at_level_table_is_answered_when_its_snapshot_is_there(
     storage: IcebergStorage, tables: Tables
 ) -> None:

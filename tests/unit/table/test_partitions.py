@@ -19,6 +19,7 @@ OWN = stream_schema(
             ("labels", pa.map_(pa.string(), pa.string())),
             ("place", pa.struct([("country", pa.string()), ("zip", pa.list_(pa.int32()))])),
             ("at_day", pa.int32()),
+            ("dotted.name", pa.int32()),
         ]
     )
 )
@@ -91,7 +92,15 @@ def test_a_spec_that_cannot_work_is_refused_when_the_topic_is_made(fields: list[
 
 
 @pytest.mark.parametrize(
-    ("columns", "problem"), [(["nope"], "no column"), (["tags"], "no order"), (["at"] * 2, "twice")]
+    ("columns", "problem"),
+    [
+        (["nope"], "no column"),
+        (["tags"], "no order"),
+        (["at"] * 2, "twice"),
+        (["place.country"], "'place.country' is nested, and only columns of the topic itself can be sorted by"),
+        (["tags.element"], "'tags.element' is nested"),
+        (["dotted.name"], "'dotted.name' has a dot in its name"),
+    ],
 )
 def test_an_order_that_cannot_work_is_refused_when_the_topic_is_made(columns: list[str], problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem):

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from icestream.config import TelemetrySettings
 from icestream.telemetry import Options, Signal, topic_schema
 from icestream.telemetry.metrics import KINDS
 
@@ -17,6 +18,13 @@ def test_the_mapping_is_documented_column_by_column(signal: Signal) -> None:
     origin = names.index("resource")
     assert [name for name in names[:origin] if f"`{name}`" not in section] == []
     assert [name for name in names[origin:] if f"`{name}`" not in general] == []
+
+
+def test_the_limits_of_the_doors_are_documented() -> None:
+    settings = TelemetrySettings()
+    text = PAGE.read_text()
+    assert f"`telemetry.max_request_bytes` | {settings.max_request_bytes // (1024 * 1024)} MiB |" in text
+    assert f"`telemetry.max_request_rows` | {settings.max_request_rows:,} |" in text
 
 
 def test_the_limits_are_documented() -> None:

@@ -96,7 +96,7 @@ class GrpcDoor:
         return export
 
     def _answer(self, signal: Signal, request: bytes, context: grpc.ServicerContext) -> bytes:
-        headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        headers = _headers(context)
         receiver, budget = self._receiver, self._receiver.budget
         sender = receiver.identify(headers, signal)
         with receiver.counting(signal, sender):
@@ -106,6 +106,18 @@ class GrpcDoor:
             finally:
                 budget.give_back(len(request))
         return answer
+
+
+def _headers(context: grpc.ServicerContext) -> dict[str, str]:
+    """Those that are text, different values of one joined by commas.
+
+    No tenant, dataset or token reads like that, so a request that names two is refused, and none is chosen for it.
+    """
+    values: dict[str, dict[str, None]] = {}
+    for key, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            values.setdefault(key, {})[value] = None
+    return {key: ", ".join(different) for key, different in values.items()}
 
 
 def _refuse(context: grpc.ServicerContext, status: Status) -> bytes:

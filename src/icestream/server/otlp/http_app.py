@@ -60,7 +60,7 @@ class _Export:
 
     async def _answer(self, request: Request) -> Response:
         receiver = self._receiver
-        sender = receiver.identify(request.headers, self._signal)
+        sender = receiver.identify(_headers(request), self._signal)
         with receiver.counting(self._signal, sender):
             kind = check_media_type(request, PROTOBUF, JSON, operation=_OPERATION)
             codec = check_encoding(request.headers.get("content-encoding", ""))
@@ -75,6 +75,11 @@ class _Export:
         with plain_body(body, codec, max_bytes=limit, budget=receiver.budget) as plain:
             answer = receiver.export(self._signal, sender, plain, is_json=kind == JSON)
         return MessageToJson(answer).encode() if kind == JSON else bytes(answer.SerializeToString())
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Different values of one header joined by commas: a request that names two tenants is refused, as over gRPC."""
+    return {name: ", ".join(dict.fromkeys(request.headers.getlist(name))) for name in request.headers}
 
 
 def _refusal(request: Request, status: Status, headers: dict[str, str] | None = None) -> Response:

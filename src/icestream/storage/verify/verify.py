@@ -59,7 +59,7 @@ def verify_topic(
         if loss is not None:
             report.add(Finding("damaged", loss))
         elif table is None and joined is None:
-            report.add(Finding("damaged", "there is neither a log nor a table"))
+            report.add(Finding("damaged", "there is no such topic: neither a log nor a table has its name"))
         if table is not None or joined is not None:
             _note_log(log, report)
             _verify(joined, table, report, progress, also=found[1:])

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +14,7 @@ from tests.cloud_objects import FragileStore
 from icestream.cli.main import cli
 from icestream.config import Settings, load_settings
 from icestream.metadata import keys
+from icestream.model.errors import UnavailableError
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage
@@ -99,6 +100,42 @@ def test_a_lost_disk_is_no_sound_one(
     (finding,) = topic["findings"]
     assert finding["kind"] == "damaged"
     assert "topic recover" in finding["text"]
+
+
+@pytest.mark.parametrize("chosen", ["--all", str(NAME)])
+def test_a_store_that_is_away_is_told_of_each_topic(
+    settings: Settings, storage: IcebergStorage, objects: FragileStore, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    fill(storage)
+    storage.close()
+    objects.is_away = True
+
+    def away(_: object) -> NoReturn:
+        raise UnavailableError("the store is away", place=objects.name)
+
+    monkeypatch.setattr(objects, "list", away)
+    done = command(settings, chosen)
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, answer["sound"]) == (1, False)
+    (topic,) = answer["topics"]
+    assert topic["topic"] == str(NAME)
+    found = {(finding["kind"], finding["text"]) for finding in topic["findings"]}
+    assert ("unchecked", "the store is away") in found
+
+
+def test_a_store_that_is_away_where_no_log_is_left_is_an_error(
+    settings: Settings, storage: IcebergStorage, objects: FragileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(storage)
+    storage.close()
+    lose(settings, metadata=True)
+
+    def away(_: object) -> NoReturn:
+        raise UnavailableError("the store is away", place=objects.name)
+
+    monkeypatch.setattr(objects, "list", away)
+    done = command(settings, "--all")
+    assert (done.exit_code, done.stdout) == (1, "")
 
 
 def test_topics_that_need_no_log_are_not_called_lost(settings: Settings, storage: IcebergStorage) -> None:
