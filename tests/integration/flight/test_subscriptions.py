@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
 from tests.integration.flight.conftest import OpenDoor, Running
-from tests.integration.flight.plain import PlainClient, encoded, failure, messages
+from tests.integration.flight.plain import PATIENCE_SECONDS, PlainClient, encoded, failure, messages
 from tests.integration.flight.subscribing import Subscribing
 
 TOPIC = "default/events"
@@ -38,6 +39,15 @@ def subscribe(running: Running, topic: str) -> Iterator[Subscribe]:
     yield start
     for stream in opened:
         stream.vanish()
+
+
+def leave(client: PlainClient, stream: Subscribing) -> None:
+    """Break off, and wait until the broker has noticed."""
+    stream.vanish()
+    deadline = monotonic() + PATIENCE_SECONDS
+    while client.action("describe_subscription", topic=TOPIC, subscription="s")["consumers"]:
+        assert monotonic() < deadline, "the consumer is still there"
+        sleep(0.01)
 
 
 def refusal(stream: Subscribing) -> dict[str, Any]:
@@ -76,7 +86,7 @@ def test_what_was_acknowledged_does_not_come_again_and_the_rest_does(client: Pla
     stream.say(ack=[[0, 3], [5, 6]])
     stream.say(flush=7)
     assert stream.message() == {"flushed": 7}
-    stream.vanish()
+    leave(client, stream)
     assert subscribe().offsets(6) == [3, 4, 6, 7, 8, 9]
 
 
@@ -257,7 +267,7 @@ def test_ranges_of_nothing_and_of_what_others_have_are_passed_over(client: Plain
     assert stream.offsets(3) == [0, 1, 2]
     stream.say(ack=[[2, 1], [1, 1], [5, 900], [1, 2], [0, 2]])
     assert stream.nothing()
-    stream.vanish()
+    leave(client, stream)
     assert subscribe().offsets(1) == [2]
 
 
