@@ -95,14 +95,16 @@ class DyingLeader:
         self._cluster = cluster
         self._tests = 0
         self._dead: EtcdServer | None = None
+        self._is_crippled = False
+        """One member is out for good, so the others must stay."""
 
     @contextmanager
     def during_a_test(self) -> Iterator[None]:
         self._tests += 1
         if self._tests % 5 == 0 and self._dead is not None:
-            self._dead.start()
+            self._is_crippled = not self._cluster.start_again(self._dead)
             self._dead = None
-        if self._tests % 10 != 1:
+        if self._tests % 10 != 1 or self._is_crippled:
             yield
             return
         killing = threading.Timer(0.01, self._kill)

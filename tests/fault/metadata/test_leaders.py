@@ -87,3 +87,18 @@ def test_a_member_that_says_nothing_is_left_for_another(etcd_cluster: EtcdCluste
             assert store.compare_and_swap("/a", first, b"2") > first
         finally:
             silent.resume()
+
+
+def test_a_member_that_is_started_again_agrees_with_the_others_or_is_left_out(
+    etcd_cluster: EtcdCluster, prefix: str
+) -> None:
+    """Of the tests' own cluster: its etcd may be one that forgets."""
+    with EtcdMetadataStore(etcd_cluster.options(prefix=prefix)) as store:
+        store.put("/a", b"1")
+        killed = etcd_cluster.kill_leader()
+        store.put("/a", b"2")
+    agrees = etcd_cluster.start_again(killed)
+    assert killed.is_running == agrees
+    assert len({member.revision() for member in etcd_cluster.members if member.is_running}) == 1
+    if not agrees:
+        killed.start()
