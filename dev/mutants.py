@@ -96,7 +96,7 @@ MUTANTS = (
         "the sync of the directory when a segment is made",
         "src/icestream/wal/segments.py",
         (("        context.files.sync_directory(self._directory)\n        self._use(", "        self._use("),),
-        (f"{ANY_POWER_CUT}[closed, ended, pruned and reopened]",),
+        (f"{POWER_CUTS}::test_every_state_after_a_power_cut_of_a_small_log_recovers",),
     ),
     Mutant(
         "record-directory-sync",
@@ -229,9 +229,12 @@ MUTANTS = (
         (
             (
                 "        if self.offset >= visible.end_offset:\n",
-                "        if self.offset >= self._log._segments.writer.end_offset:\n",
+                "        if self.offset >= self._log._next_offset:\n",
             ),
-            ("else visible.active_position\n        if self._path", "else segment.position\n        if self._path"),
+            (
+                "else visible.active_position\n        if self._path",
+                "else self._log.context.files.size(segment.path)\n        if self._path",
+            ),
         ),
         (f"{SAFEGUARDS}::test_a_reader_sees_nothing_that_is_not_durable",),
     ),

@@ -238,12 +238,10 @@ class _FaultyFile:
         if short is not None and short.accept < length:
             buffers = [b"".join(buffers)[: short.accept]]
 
-        def write_unsynced(fault: Fail | Crash) -> None:
-            self._inner.write(buffers, position)
-            self._lose(fault)
-
         if durable:
-            self._files.meet(Operation(Kind.DATASYNC, self._path), write_unsynced)
+            # Written first, so that whoever looks at the moment of the sync finds the bytes there, and not yet durable.
+            self._inner.write(buffers, position)
+            self._files.meet(Operation(Kind.DATASYNC, self._path), self._lose)
         return self._inner.write(buffers, position, durable=durable)
 
     def read(self, length: int, position: int) -> bytes:

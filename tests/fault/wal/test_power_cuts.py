@@ -13,7 +13,7 @@ from icestream.testing.log_model import DIRECTORY, Batch, LogModel, ManualPool, 
 from icestream.wal import Log, LogOptions, SyncMode
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-STATES_PER_SCENARIO = 7000 if SOAK else 500
+STATES_PER_SCENARIO = 7000 if SOAK else 700
 TINY = LogOptions(
     max_file_bytes=4096,
     max_group_bytes=2048,
