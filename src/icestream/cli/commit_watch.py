@@ -1,11 +1,11 @@
 """Says on stderr why messages that are to reach the table do not, when that takes long: `produce --ack table`."""
 
-import threading
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import click
 
+from icestream.cli.beside import Beside
 from icestream.cli.formatting import duration_text
 from icestream.client import Client
 from icestream.model.clock import now_us
@@ -15,18 +15,17 @@ _PATIENCE_S = 10.0
 _SILENT_S = 60.0
 
 
-class CommitWatch:
+class CommitWatch(Beside):
     """Looks at the broker's figures when nothing was confirmed for some seconds, and says once what is the matter."""
 
     def __init__(
         self, client: Client, topic: str, confirmed: Callable[[], int], *, patience_s: float = _PATIENCE_S
     ) -> None:
+        super().__init__("commit-watch")
         self._client = client
         self._topic = topic
         self._confirmed = confirmed
         self._patience_s = patience_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="commit-watch", daemon=True)
 
     def _watch(self) -> None:
         before = self._confirmed()
@@ -45,14 +44,6 @@ class CommitWatch:
             return False
         click.echo(f"waiting for the table of {self._topic}: {reason}", err=True)
         return True
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
 
 def commit_trouble(stats: dict[str, Any]) -> str | None:

@@ -11,11 +11,9 @@ def console(*, err: bool = False) -> Console:
     Brackets are brackets, not markup: places in errors stand in them.
     """
     made = Console(stderr=err, highlight=False, markup=False, emoji=False)
-    return (
-        made
-        if made.is_terminal
-        else Console(stderr=err, highlight=False, markup=False, emoji=False, width=200, no_color=True)
-    )
+    if made.is_terminal:
+        return made
+    return Console(stderr=err, highlight=False, markup=False, emoji=False, width=200, no_color=True)
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:

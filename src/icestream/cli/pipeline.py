@@ -123,8 +123,8 @@ def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_jso
         raise click.ClickException("stopped before the end")
     if unseen is not None:
         raise click.ClickException(
-            f"the broker does not find in its catalog what was committed for {unseen}: the settings of this command "
-            "name another one; give it the broker's own --data or --config"
+            f"the broker does not find in its catalog what was committed for {unseen}: if the settings of this command "
+            "name another one, give it the broker's own --data or --config"
         )
 
 

@@ -1,18 +1,17 @@
 """Says on stderr why the broker accepts nothing while `produce` tries again."""
 
-import threading
 from collections.abc import Callable
-from typing import Self
 
 import click
 
+from icestream.cli.beside import Beside
 from icestream.model.errors import IcestreamError
 
 _PATIENCE_S = 2.0
 _LOOK_EVERY_S = 0.25
 
 
-class RefusalWatch:
+class RefusalWatch(Beside):
     """Tells what the broker answers once nothing was accepted for some seconds, and again when the reason changes.
 
     `trouble` is asked with these seconds, as `Producer.trouble` is. Reasons are told apart by their code: figures in a
@@ -26,11 +25,10 @@ class RefusalWatch:
         patience_s: float = _PATIENCE_S,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
+        super().__init__("refusal-watch")
         self._trouble = trouble
         self._patience_s = patience_s
         self._look_every_s = look_every_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="refusal-watch", daemon=True)
 
     def _watch(self) -> None:
         told = None
@@ -39,11 +37,3 @@ class RefusalWatch:
             if error is not None and error.code != told:
                 told = error.code
                 click.echo(f"waiting: {error.code}: {error.message}; trying again", err=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()

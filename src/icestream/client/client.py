@@ -123,10 +123,10 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             if value < 1:
                 raise InvalidRequestError(f"{limit_name} is 1 or more, not {value}", operation="open producer")
         chosen = _unique_name() if name is None else check_producer(name)
-        if any((other.topic, other.name) == (text, chosen) for other in tuple(self._producers)):
+        if name is not None and any((other.topic, other.name) == (text, name) for other in tuple(self._producers)):
             # Two that count under one name would take each other's messages for repetitions of their own.
             raise InvalidRequestError(
-                f"this client has a producer {chosen!r} open",
+                f"this client has a producer {name!r} open",
                 operation="open producer",
                 place=text,
                 remedy="close it first, use it from both places, or choose another name",

@@ -24,8 +24,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from icestream.client.backoff import Backoff
 from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
@@ -150,19 +148,6 @@ class Outbox:
     def metadata(self, batch: PendingBatch, batch_id: int, *, seen: int, more: bool) -> bytes:
         tail = ',"more":true}' if more else "}"
         return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id},"seen":{seen}{tail}'.encode()
-
-    def part(self, batch: PendingBatch, batch_id: int) -> dict[str, Any]:
-        """The same for a batch that goes together with other producers'."""
-        return {"producer": self.name, "sequence": batch.sequence, "count": batch.count, "id": batch_id}
-
-    def metadata_of_parts(self, parts: list[dict[str, Any]], *, seen: int, more: bool) -> bytes:
-        """For batches that go together, one of which is this producer's."""
-        request: dict[str, Any] = {"topic": self.topic, "parts": parts, "seen": seen}
-        if self.ack is not None:
-            request["ack"] = self.ack
-        if more:
-            request["more"] = True
-        return msgspec.json.encode(request)
 
     def _head(self) -> str:
         fields = {"topic": self.topic, "producer": self.name}

@@ -1,7 +1,7 @@
 """A batch on its way to the broker, shared by the receipts of all its messages."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -147,14 +147,3 @@ class PendingBatch:
                 self.callbacks.append(callback)
                 return
         callback()
-
-
-def joined(batches: Sequence[PendingBatch]) -> pa.RecordBatch:
-    """The messages of several batches that are columns of Python values still, in order. With the lock held."""
-    payloads = [payload for batch in batches for payload in batch.payloads]
-    keys = attributes = None
-    if any(batch.keys for batch in batches):
-        keys = [key for batch in batches for key in batch.keys or [None] * batch.count]
-    if any(batch.attributes for batch in batches):
-        attributes = [pairs for batch in batches for pairs in batch.attributes or [None] * batch.count]
-    return message_batch(payloads, keys, attributes)

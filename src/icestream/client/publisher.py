@@ -22,9 +22,10 @@ from icestream.client.backoff import Backoff
 from icestream.client.connection import Connection
 from icestream.client.gathering import Gathering
 from icestream.client.outbox import Outbox
-from icestream.client.pending import PendingBatch, joined
+from icestream.client.pending import PendingBatch
 from icestream.client.publish_stream import PublishStream
 from icestream.client.timers import Timers
+from icestream.client.together import together
 from icestream.model.errors import ClosedError, IcestreamError, UnavailableError, error_from_dict
 from icestream.model.wire import lone_message
 
@@ -159,23 +160,14 @@ class Publisher:
         self._written((outbox,))
 
     def _write_together(self, batches: list[PendingBatch]) -> None:
-        """Write what several producers have for one topic as one batch: it is committed and answered as one."""
         with self.lock:
             stream = self._stream
             batches = [batch for batch in batches if batch in batch.owner.sent]
             record, metadata = None, b""
             if stream is not None and batches:
-                parts = [batch.owner.part(batch, self._number(batch)) for batch in batches]
-                bodies = [batch.lone_body() for batch in batches if batch.is_lone_message]
-                if len(bodies) == len(batches):
-                    for part, body in zip(parts, bodies, strict=True):
-                        part["nbytes"] = len(body)
-                else:
-                    record = joined(batches)
+                ids = [self._number(batch) for batch in batches]
                 more = bool(len(self._in_flight) > len(batches) or self._ready)
-                metadata = batches[0].owner.metadata_of_parts(parts, seen=stream.answers, more=more)
-                if record is None:
-                    metadata = lone_message(metadata, *bodies)
+                record, metadata = together(batches, ids, seen=stream.answers, more=more)
             else:
                 stream = None
         self._write(stream, record, metadata)

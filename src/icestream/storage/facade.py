@@ -81,7 +81,7 @@ class IcebergStorage:
         wal = self.settings.wal
         resources.enter_context(exclusive_directory(wal.dir))
         metadata = resources.enter_context(open_store(self.settings))
-        pool = resources.enter_context(CommitPool(wal.commit_threads))
+        pool = resources.enter_context(contextlib.closing(CommitPool(wal.commit_threads)))
         self.files = LocalFiles(wal.max_open_files)
         self.cache = FrameCache(wal.cache_max_bytes, wal.cache_capacity)
         context = LogContext(

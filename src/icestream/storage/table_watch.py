@@ -4,8 +4,8 @@ The pipeline says when it has committed, but only what the catalog says is belie
 segments are deleted, by what was read back. Without hints every topic whose table is behind its log, or not known yet,
 is looked at now and then. A catalog that is away delays all this and nothing else.
 
-The Iceberg library is imported, and the catalog opened, by the first look: it takes a second that a broker without
-tables need not spend.
+The Iceberg library is imported by `load`, or by the first look, and the catalog opened by the first look: who only
+looks at logs spends no second on it.
 """
 
 import threading

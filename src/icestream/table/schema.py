@@ -13,6 +13,7 @@ import pyarrow.types as kinds
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 
+from icestream.config.reserved import ENGINE_COLUMNS
 from icestream.model.errors import IncompatibleTableError, InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.table.partitions import partition_spec, sort_order
@@ -25,11 +26,6 @@ from icestream.table.types import (
     stored_fields,
     to_stored,
 )
-
-RESERVED = frozenset(
-    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
-)
-"""Names that engines give to columns of their own."""
 
 MAX_COLUMNS = 10_000
 FIELD_ID = b"PARQUET:field_id"
@@ -60,7 +56,7 @@ class Columns:
             )
         check_nanos_names(stream)
         check_names(names, "the table")
-        if taken := sorted(RESERVED.intersection(names)):
+        if taken := sorted(ENGINE_COLUMNS.intersection(names)):
             raise InvalidRequestError(
                 f"columns {', '.join(taken)} have names that query engines use for columns of their own",
                 operation="table schema",

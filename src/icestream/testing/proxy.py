@@ -9,6 +9,7 @@ It stands where the server is expected: clients take its address as the endpoint
 `Host` included, so signatures over them stay right. Bodies are streamed, never held in memory.
 """
 
+import contextlib
 import io
 import re
 import socket
@@ -22,6 +23,8 @@ from icestream.testing.http_wire import Head, read_head, reply_body, request_bod
 from icestream.testing.tcp_proxy import TcpProxy
 
 _MAX_KEPT_EXCHANGES = 10_000
+_END_SECONDS = 10
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,11 @@ class CutReply:
 
 @dataclass(frozen=True)
 class CutRequest:
-    """Both connections end after so many bytes of the request's body were passed on."""
+    """Both connections end after so many bytes of the request's body were passed on, the client's last.
+
+    Some servers take what came for the whole (fasthttp's do, S3 itself does not). They are done with it before the
+    client hears of the fault, so that its next attempt has the last word.
+    """
 
     after_bytes: int
 
@@ -158,6 +165,7 @@ class FaultProxy(TcpProxy):
             server.sendall(request.raw)
             is_cut = _pass_on(body, server, fault.after_bytes if isinstance(fault, CutRequest) else None)
             if is_cut:
+                _end(server)
                 return False
             reply = _final_head(source)
             if reply is None:
@@ -217,6 +225,15 @@ def _pass_on(pieces: Iterable[bytes], sink: socket.socket, limit_bytes: int | No
         sink.sendall(piece)
         room = None if room is None else room - len(piece)
     return False
+
+
+def _end(server: socket.socket) -> None:
+    """Nothing more is coming: wait until the server has closed its side too."""
+    server.settimeout(_END_SECONDS)
+    with contextlib.suppress(OSError):
+        server.shutdown(socket.SHUT_WR)
+        while server.recv(_PIECE_BYTES):
+            pass
 
 
 def _drain(pieces: Iterable[bytes]) -> None:

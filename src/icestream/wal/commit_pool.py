@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import structlog
 
@@ -47,11 +46,3 @@ class CommitPool:
                 work()
             except Exception:  # noqa: BLE001 - one log's trouble is not the others'
                 _log.exception("a commit failed in an unexpected way")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

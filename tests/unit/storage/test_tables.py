@@ -76,6 +76,15 @@ def test_the_committed_offset_is_read_from_the_catalog_without_any_hint(
     assert stats.table_lag_seconds is not None
 
 
+def test_each_of_many_tables_is_looked_at_in_its_turn(storage: IcebergStorage, tables: Tables) -> None:
+    topics = [storage.topics.create(f"a/{number}") for number in range(5)]
+    for topic in topics:
+        publish(storage, topic, b"x")
+        commit(tables, topic, 1)
+    for topic in reversed(topics):
+        assert storage.table_watch.wait(topic, 1, PATIENCE_SECONDS) is not None
+
+
 def test_all_of_the_log_waits_while_nothing_is_known_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

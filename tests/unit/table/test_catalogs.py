@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,25 @@ def test_a_catalog_that_comes_back_is_used_without_a_restart(tmp_path: Path) -> 
     folder.unlink()
     assert tables.find(TopicName("default", "events")) is None
     tables.close()
+
+
+@pytest.mark.parametrize(
+    ("catalog", "library"),
+    [
+        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "icestream.table.rest"),
+        ({"type": "glue", "warehouse": "s3://lake"}, "pyiceberg.catalog.glue"),
+        ({"type": "sql"}, "icestream.table.sql"),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+def test_a_catalogs_library_can_be_loaded_before_it_is_opened(catalog: dict[str, str], library: str) -> None:
+    program = f"""
+import sys
+from icestream.config import Settings
+from icestream.table.catalogs import load_library
+settings = Settings(catalog={catalog})
+assert {library!r} not in sys.modules
+load_library(settings)
+assert {library!r} in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)  # in this process it is loaded by now

@@ -3,10 +3,9 @@
 import pytest
 from tests.hostile_names import hostile_names
 
-from icestream.config.reserved import ENGINE_COLUMNS, ENVELOPE_COLUMNS, TELEMETRY_COLUMNS, is_tenant
+from icestream.config.reserved import ENVELOPE_COLUMNS, TELEMETRY_COLUMNS, is_tenant
 from icestream.model.errors import InvalidNameError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
-from icestream.table import schema as table_schema
 from icestream.telemetry import Signal, topic_schema
 from icestream.telemetry.options import Options, Promoted
 from icestream.telemetry.tenants import check_tenant
@@ -16,9 +15,8 @@ def test_the_columns_of_telemetry_are_those_of_its_schemas() -> None:
     assert {name for signal in Signal for name in topic_schema(signal).names} == TELEMETRY_COLUMNS
 
 
-def test_reserved_columns_are_those_of_the_broker_and_of_engines() -> None:
+def test_reserved_columns_are_those_of_the_broker() -> None:
     assert tuple(f"_{field.name}" for field in ENVELOPE) == ENVELOPE_COLUMNS
-    assert table_schema.RESERVED == ENGINE_COLUMNS
 
 
 def test_a_name_that_settings_take_is_one_that_a_tenant_can_have() -> None:

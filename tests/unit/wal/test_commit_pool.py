@@ -1,11 +1,14 @@
 import threading
+from contextlib import closing
+
+import pytest
 
 from icestream.wal import CommitPool
 
 
 def test_work_is_done_by_its_threads_and_finished_before_it_closes() -> None:
     done: list[str] = []
-    with CommitPool(3) as pool:
+    with closing(CommitPool(3)) as pool:
         for _ in range(100):
             pool.submit(lambda: done.append(threading.current_thread().name))
     assert len(done) == 100
@@ -18,7 +21,14 @@ def test_work_that_fails_takes_no_thread_with_it() -> None:
     def fail() -> None:
         raise RuntimeError("odd")
 
-    with CommitPool(1) as pool:
+    with closing(CommitPool(1)) as pool:
         pool.submit(fail)
         pool.submit(lambda: done.append(1))
     assert done == [1]
+
+
+def test_nothing_is_taken_once_it_is_closed() -> None:
+    pool = CommitPool(1)
+    pool.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(lambda: None)
