@@ -177,6 +177,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "producer-sessions",
+        "the refusal of a producer whose name another one has",
+        "src/icestream/wal/log.py",
+        (("if name and append.session:", "if False:"),),
+        (
+            "tests/unit/wal/test_sessions.py::test_the_last_that_was_opened_has_the_name",
+            "tests/integration/flight/test_producer_names.py::test_what_many_acknowledge_under_one_name_is_all_there",
+        ),
+    ),
+    Mutant(
         "torn-copy",
         "the copy of a torn tail",
         "src/icestream/wal/recovery.py",

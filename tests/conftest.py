@@ -1,5 +1,9 @@
 """Fixtures for every test."""
 
+from collections.abc import Iterator
+
+import pytest
+import structlog
 from hypothesis import settings
 from tests.servers import (
     azurite_server,
@@ -30,3 +34,10 @@ __all__ = [
 # How long an example takes depends on the machine, and says nothing about the code.
 settings.register_profile("icestream", deadline=None)
 settings.load_profile("icestream")
+
+
+@pytest.fixture(autouse=True)
+def default_logging() -> Iterator[None]:
+    """A command that runs in the tests' own process configures logging, which is not to outlive its test."""
+    yield
+    structlog.reset_defaults()

@@ -31,7 +31,7 @@ def offsets_by_glob(folder: Path) -> list[int]:
     """What an engine sees that knows nothing but the folders: offsets in order, each as often as it is there."""
     if not list(folder.rglob("*.parquet")):
         return []
-    files = f"read_parquet('{folder}/**/*.parquet', hive_partitioning = true)"
+    files = f"read_parquet('{folder}/**/*.parquet', hive_types = {{'date': DATE, 'hour': INT}})"
     found = duckdb.sql(f'SELECT "offset" FROM {files} ORDER BY 1').fetchall()
     wrong = duckdb.sql(
         f"SELECT count(*) FROM {files} WHERE date <> (publish_time AT TIME ZONE 'UTC')::date "

@@ -136,7 +136,7 @@ def publish_again(aside: Aside, client: Client) -> dict[str, int | None]:
         )
     batch = aside.messages()
     name = f"quarantine-{aside.entry.first_offset}-{aside.about.stream_id}"
-    with client.producer(aside.topic, name=name) as producer:
+    with client.producer(aside.topic, name=name, exclusive=False) as producer:
         before = min(producer.next_sequence, batch.num_rows)
         rest = batch.slice(before)
         sent = producer.send_batch(_widened(rest, client, aside.topic)).ranges if rest.num_rows else []

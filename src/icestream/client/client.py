@@ -96,15 +96,18 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         retry_timeout: float | None = 60.0,
         block_timeout: float | None = 60.0,
         next_sequence: int = 0,
+        exclusive: bool = True,
     ) -> Producer:
         """Open a producer.
 
-        `name`: with a name of your own, a producer that is opened again goes on with its numbering; one producer at a
-        time may use it: of two that are open under one name, the one's messages would be taken for repetitions of the
-        other's. `linger_ms`: how long a batch waits for more messages; with 0 the first message goes at once, and
-        messages collect only while an acknowledgement is awaited. `max_in_flight`: batches sent and not acknowledged.
-        `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at most `block_timeout` seconds.
-        `retry_timeout`: seconds without any success after which what waits fails; None tries forever.
+        `name`: with a name of your own, a producer that is opened again goes on with its numbering. The last one that
+        was opened has the name, here or elsewhere: what an earlier one sends is refused with `ProducerFencedError`,
+        unless they are not `exclusive`. Then several may send the same messages under the same numbers, and each
+        number is stored once, whoever sends it first. `linger_ms`: how long a batch waits for more messages; with 0 the
+        first message goes at once, and messages collect only while an acknowledgement is awaited. `max_in_flight`:
+        batches sent and not acknowledged. `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at
+        most `block_timeout` seconds. `retry_timeout`: seconds without any success after which what waits fails; None
+        tries forever.
         `next_sequence`: where a producer with a name of its own goes on if the broker does not remember it.
         """
         text = str(TopicName.parse(topic))
@@ -124,16 +127,22 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
                 raise InvalidRequestError(f"{limit_name} is 1 or more, not {value}", operation="open producer")
         chosen = _unique_name() if name is None else check_producer(name)
         if name is not None and any((other.topic, other.name) == (text, name) for other in tuple(self._producers)):
-            # Two that count under one name would take each other's messages for repetitions of their own.
+            # The broker would refuse what the first one sends: it is told here who did that.
             raise InvalidRequestError(
                 f"this client has a producer {name!r} open",
                 operation="open producer",
                 place=text,
                 remedy="close it first, use it from both places, or choose another name",
             )
+        session = secrets.randbits(62) + 1 if name is not None and exclusive else 0
         opened = self._connection.action(
             "open_producer",
-            {"topic": text, "producer": chosen, "schema": None if schema is None else encode_schema(schema)},
+            {
+                "topic": text,
+                "producer": chosen,
+                "schema": None if schema is None else encode_schema(schema),
+                "session": session,
+            },
         )
         topic_schema = decode_schema(opened["schema"])
         limit = int(opened["max_batch_bytes"])
@@ -145,6 +154,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             name=chosen,
             new_name=_unique_name if name is None else None,
             next_sequence=max(int(opened["next_sequence"]), next_sequence),
+            session=session,
             ack=ack,
             max_in_flight=max_in_flight,
             linger_s=linger_ms / 1000,

@@ -14,7 +14,8 @@ The rules:
    that, all earlier batches are settled under their own sequences; the later ones cannot have been stored. It is safe
    only when no copy of a later batch can turn up afterwards and fit by accident into the new count. A copy that was
    answered is dead; one that was on a stream when it broke may still sit in the broker. In that case the count cannot
-   be continued: a producer with a generated name takes a new name and counts from 0, one with a given name fails.
+   be continued: a producer with a generated name takes a new name and counts from 0, one with a given name fails. So
+   does one whose name another producer was opened with since.
 5. When the broker has accepted nothing for `retry_timeout_s`, all that waits fails, and rule 4 applies.
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 from icestream.client.backoff import Backoff
 from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
-from icestream.model.errors import ClosedError, IcestreamError, SequenceError, UnavailableError
+from icestream.model.errors import ClosedError, IcestreamError, ProducerFencedError, SequenceError, UnavailableError
 
 
 class Outbox:
@@ -41,6 +42,7 @@ class Outbox:
         name: str,
         new_name: Callable[[], str] | None,
         next_sequence: int = 0,
+        session: int = 0,
         ack: str | None = None,
         max_in_flight: int = 8,
         linger_s: float = 0.0,
@@ -51,6 +53,7 @@ class Outbox:
         self.lock = lock
         self.name = name
         self.new_name = new_name
+        self.session = session
         self.ack = ack
         self.linger_s = linger_s
         self.retry_timeout_s = retry_timeout_s
@@ -150,7 +153,9 @@ class Outbox:
         return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id},"seen":{seen}{tail}'.encode()
 
     def _head(self) -> str:
-        fields = {"topic": self.topic, "producer": self.name}
+        fields: dict[str, str | int] = {"topic": self.topic, "producer": self.name}
+        if self.session:
+            fields["session"] = self.session
         if self.ack is not None:
             fields["ack"] = self.ack
         return json.dumps(fields, separators=(",", ":"))[:-1]
@@ -196,6 +201,9 @@ class Outbox:
                 self._redo.append(batch)
                 if oldest:
                     self._restart_from(sequence)
+        elif isinstance(error, ProducerFencedError):
+            done = self._fail([batch], error)
+            self._restart_from(sequence)
         elif error.retryable or isinstance(error, ClosedError):  # closed: the broker is stopping; another one starts
             self._redo.append(batch)
             self._delay(now)
@@ -289,14 +297,7 @@ class Outbox:
 
     def _restart(self) -> list[PendingBatch]:
         if self.new_name is None:
-            error = SequenceError(
-                f"the numbering of producer {self.name!r} cannot be continued: {self.last_error}",
-                operation="publish",
-                place=self.topic,
-                remedy="open the producer again",
-            )
-            error.__cause__ = self.last_error
-            self.failure = error
+            error = self.failure = self._end()
             waiting = self.pending()
             self.queue.clear()
             self.open = None
@@ -308,6 +309,19 @@ class Outbox:
         for batch in self.queue:
             batch.sequence = None
         return []
+
+    def _end(self) -> IcestreamError:
+        """Why a producer with a name of its own takes no more."""
+        if isinstance(self.last_error, ProducerFencedError):
+            return self.last_error
+        error = SequenceError(
+            f"the numbering of producer {self.name!r} cannot be continued: {self.last_error}",
+            operation="publish",
+            place=self.topic,
+            remedy="open the producer again",
+        )
+        error.__cause__ = self.last_error
+        return error
 
     def _fail(self, batches: list[PendingBatch], error: IcestreamError) -> list[PendingBatch]:
         for batch in batches:

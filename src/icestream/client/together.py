@@ -16,10 +16,7 @@ def together(
 ) -> tuple[pa.RecordBatch | None, bytes]:
     """The batch and its metadata; no batch where all are lone messages, all in the metadata. With the lock held."""
     first = batches[0].owner
-    parts: list[dict[str, Any]] = [
-        {"producer": batch.owner.name, "sequence": batch.sequence, "count": batch.count, "id": number}
-        for batch, number in zip(batches, ids, strict=True)
-    ]
+    parts = [_part(batch, number) for batch, number in zip(batches, ids, strict=True)]
     request: dict[str, Any] = {"topic": first.topic, "parts": parts, "seen": seen}
     if first.ack is not None:
         request["ack"] = first.ack
@@ -31,6 +28,14 @@ def together(
     for part, body in zip(parts, bodies, strict=True):
         part["nbytes"] = len(body)
     return None, lone_message(msgspec.json.encode(request), *bodies)
+
+
+def _part(batch: PendingBatch, number: int) -> dict[str, Any]:
+    owner = batch.owner
+    part = {"producer": owner.name, "sequence": batch.sequence, "count": batch.count, "id": number}
+    if owner.session:
+        part["session"] = owner.session
+    return part
 
 
 def _joined(batches: Sequence[PendingBatch]) -> pa.RecordBatch:

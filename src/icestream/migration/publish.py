@@ -117,6 +117,7 @@ class Publisher:
                 retry_timeout=patience.RETRY_SECONDS,
                 block_timeout=None,
                 next_sequence=self._journal.of(job.producer).end_sequence,
+                exclusive=False,
             )
         )
         try:

@@ -127,6 +127,12 @@ class SequenceError(IcestreamError):
     code = "sequence_gap"
 
 
+class ProducerFencedError(IcestreamError):
+    """A producer whose name another one has been opened with since."""
+
+    code = "producer_fenced"
+
+
 class StaleEpochError(IcestreamError):
     """Another owner has taken the topic over."""
 

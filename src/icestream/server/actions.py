@@ -58,7 +58,7 @@ class Actions:
                 self._wait_committed, topic | {"offset", "wait_ms", "hurry"}, "Wait until a message is in the table"
             ),
             "open_producer": _Action(
-                self._open_producer, frozenset({"topic", "producer", "schema"}), "Where a producer goes on"
+                self._open_producer, frozenset({"topic", "producer", "schema", "session"}), "Where a producer goes on"
             ),
             "stats": _Action(self._stats, topic, "Figures of topics and broker"),
             "tenant_stats": _Action(self._tenant_stats, frozenset({"tenant", "after", "limit"}), "Figures of tenants"),
@@ -130,12 +130,15 @@ class Actions:
     def _open_producer(self, fields: Fields) -> Fields:
         schema = take(fields, "schema", str, operation="open_producer")
         producer = check_producer(take(fields, "producer", str, operation="open_producer", required=True))
+        session = take(fields, "session", int, operation="open_producer", default=0)
+        if session < 0:
+            raise InvalidRequestError(f"session is 0 or more, not {session}", operation="open_producer")
         topic = self._storage.topic(
             _topic_name(fields), create=True, schema=topic_schema(schema) if schema is not None else None
         )
-        server = self._storage.settings.server
+        log, server = topic.log, self._storage.settings.server
         return {
-            "next_sequence": topic.log.next_sequence(producer),
+            "next_sequence": log.open_producer(producer, session) if session else log.next_sequence(producer),
             "schema": encode_schema(topic.body_schema),
             "max_message_bytes": server.max_message_bytes,
             "max_batch_bytes": server.max_batch_bytes,

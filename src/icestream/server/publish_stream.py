@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import pyarrow as pa
 import structlog
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from icestream.model.callers import Caller
 from icestream.model.errors import IcestreamError, InvalidRequestError
@@ -46,6 +46,10 @@ class MetadataWriter(Protocol):
     def write(self, buffer: Any) -> None: ...
 
 
+Session = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""Which of the producers that were opened under a name sends this; 0 for those that need not be told apart."""
+
+
 class RequestPart(Struct, forbid_unknown_fields=True):
     """What one producer sent of a batch that several share."""
 
@@ -53,6 +57,7 @@ class RequestPart(Struct, forbid_unknown_fields=True):
     id: int
     producer: str = ""
     sequence: int | None = None
+    session: Session = 0
     nbytes: int | None = None
 
 
@@ -62,6 +67,7 @@ class PublishRequest(Struct, forbid_unknown_fields=True):
     topic: str
     producer: str = ""
     sequence: int | None = None
+    session: Session = 0
     ack: str | None = None
     more: bool = False
     id: int | None = None
@@ -165,6 +171,7 @@ class PublishStream:
             batch,
             producer=request.producer,
             sequence=request.sequence or 0,
+            session=request.session,
             level=level,
             answer=answer,
             inline=not request.more and level is not AckLevel.MEMORY,
@@ -193,7 +200,7 @@ class PublishStream:
                 together.add({"id": part.id, "error": append.error.to_dict()})
 
         published = [
-            Part(share, part.producer, part.sequence or 0, partial(answer, part))
+            Part(share, part.producer, part.sequence or 0, part.session, partial(answer, part))
             for part, share in zip(parts, shares, strict=True)
         ]
         self._storage.publish_all(topic, published, level=level, inline=not request.more)

@@ -196,6 +196,7 @@ class IcebergStorage:
         *,
         producer: str = "",
         sequence: int = 0,
+        session: int = 0,
         level: AckLevel = AckLevel.DISK,
         answer: Callable[[Append], None] | None = None,
         inline: bool = True,
@@ -207,10 +208,9 @@ class IcebergStorage:
         is not one for this topic, or is one too many; nothing was stored then, and `answer` is not called.
         """
         if answer is None:
-            return self._publishing.publish_and_wait(topic, batch, producer=producer, sequence=sequence, level=level)
-        return self._publishing.publish(
-            topic, batch, producer=producer, sequence=sequence, level=level, answer=answer, inline=inline
-        )
+            return self._publishing.publish_and_wait(topic, level, batch, producer, sequence, session)
+        part = Part(batch, producer, sequence, session, answer)
+        return self._publishing.publish(topic, part, level=level, inline=inline)
 
     def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
         """Publish what several producers sent together: one commit serves them all, each is answered for itself."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,13 +20,13 @@ from icestream.wal import Append, Payload
 Answer = Callable[[Append], None]
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one producer sent of several batches that came together. `answer` is called once, whatever happens."""
+class Part(NamedTuple):
+    """What one producer sent, alone or with others. `answer` is called once, whatever happens."""
 
     batch: pa.RecordBatch | SingleMessage
     producer: str
     sequence: int
+    session: int
     answer: Answer
 
 
@@ -37,28 +37,18 @@ class Publishing:
         self._disk = disk
         self._table_watch = table_watch
 
-    def publish(
-        self,
-        topic: Topic,
-        batch: pa.RecordBatch | SingleMessage,
-        *,
-        producer: str,
-        sequence: int,
-        level: AckLevel,
-        answer: Answer,
-        inline: bool,
-    ) -> Append:
+    def publish(self, topic: Topic, part: Part, *, level: AckLevel, inline: bool) -> Append:
         """See `IcebergStorage.publish`."""
-        payload, finished = self._prepare(topic, batch, producer, sequence, level, answer)
+        payload, finished = self._prepare(topic, part, level)
         try:
-            append = topic.log.submit(payload, finished, inline=inline)
+            append = topic.log.submit(payload, finished, inline=inline, session=part.session)
         except BaseException as error:
             self._budget.give_back(payload.frame_bytes)
             if isinstance(error, ClosedError):
                 raise topic.gone() from error
             raise
         if level is AckLevel.MEMORY:
-            answer(append)
+            part.answer(append)
         return append
 
     def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
@@ -67,19 +57,9 @@ class Publishing:
         for part in parts:
             try:
                 if level is AckLevel.MEMORY:
-                    self.publish(
-                        topic,
-                        part.batch,
-                        producer=part.producer,
-                        sequence=part.sequence,
-                        level=level,
-                        answer=part.answer,
-                        inline=False,
-                    )
+                    self.publish(topic, part, level=level, inline=False)
                 else:
-                    prepared.append(
-                        Append(*self._prepare(topic, part.batch, part.producer, part.sequence, level, part.answer))
-                    )
+                    prepared.append(Append(*self._prepare(topic, part, level), session=part.session))
             except IcestreamError as error:
                 part.answer(_refused(error))
         if prepared:
@@ -94,40 +74,31 @@ class Publishing:
                 append.finish(reason)
 
     def publish_and_wait(
-        self, topic: Topic, batch: pa.RecordBatch | SingleMessage, *, producer: str, sequence: int, level: AckLevel
+        self,
+        topic: Topic,
+        level: AckLevel,
+        batch: pa.RecordBatch | SingleMessage,
+        producer: str,
+        sequence: int,
+        session: int,
     ) -> Append:
         answered = threading.Event()
-        append = self.publish(
-            topic,
-            batch,
-            producer=producer,
-            sequence=sequence,
-            level=level,
-            answer=lambda _: answered.set(),
-            inline=True,
-        )
+        part = Part(batch, producer, sequence, session, lambda _: answered.set())
+        append = self.publish(topic, part, level=level, inline=True)
         answered.wait()
         if append.error is not None:
             raise append.error
         return append
 
-    def _prepare(
-        self,
-        topic: Topic,
-        batch: pa.RecordBatch | SingleMessage,
-        producer: str,
-        sequence: int,
-        level: AckLevel,
-        answer: Answer,
-    ) -> tuple[Payload, Answer]:
+    def _prepare(self, topic: Topic, part: Part, level: AckLevel) -> tuple[Payload, Answer]:
         """The batch checked and ready for the log, its bytes counted; and what to do when it is durable or refused."""
-        limits, budget = self._limits, self._budget
+        limits, budget, batch, answer = self._limits, self._budget, part.batch, part.answer
         if level is AckLevel.TABLE:
             topic.record.check_ack(level)
         payload = topic.payload(
             batch,
-            producer,
-            sequence,
+            part.producer,
+            part.sequence,
             max_message_bytes=limits.max_message_bytes,
             max_batch_bytes=limits.max_batch_bytes,
         )

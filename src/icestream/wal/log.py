@@ -31,6 +31,7 @@ from icestream.wal.options import LogContext, SyncMode
 from icestream.wal.producers import Producers, Sent
 from icestream.wal.recovery import Recovery
 from icestream.wal.segments import Segments
+from icestream.wal.sessions import Sessions
 from icestream.wal.stream import STREAM_FILE, StreamInfo
 from icestream.wal.telling import Teller
 from icestream.wal.view import LogState, Visible
@@ -53,6 +54,7 @@ class Log:
         self.cache = context.cache.log_cache()
         self.indexes = IndexCache(context.files, context.options.index_interval_bytes)
         self.leases = Leases(context.options.lease_timeout_seconds)
+        self._sessions = Sessions(context.options.max_producers)
         self.listeners: set[Callable[[], None]] = set()
         """Called, by the thread that commits, when the durable end has moved or a segment was sealed; quick ones."""
         self.offset_limit = NO_LIMIT
@@ -108,6 +110,12 @@ class Log:
         with self._mutex:
             return self._producers.next_sequence(producer)
 
+    def open_producer(self, producer: str, session: int) -> int:
+        """No other session sends under this name from now on; the number of its next message."""
+        with self._mutex:
+            self._sessions.open(producer, session)
+            return self._producers.next_sequence(producer)
+
     def _producers_before(self, offset: int) -> Producers:
         with self._mutex:
             return self._producers.before(offset)
@@ -124,12 +132,14 @@ class Log:
             raise append.error
         return append
 
-    def submit(self, payload: Payload, callback: Callable[[Append], None] | None = None, *, inline: bool) -> Append:
+    def submit(
+        self, payload: Payload, callback: Callable[[Append], None] | None = None, *, inline: bool, session: int = 0
+    ) -> Append:
         """Queue a batch; `callback` is called when it is durable or refused.
 
         Inline, the calling thread commits it itself if nobody else is committing; it never waits for another's commit.
         """
-        append = Append(payload, callback)
+        append = Append(payload, callback, session=session)
         if self.state is LogState.FAILED:
             self._reopen()
         self._commits.add(append, self._admit, inline=inline)
@@ -149,6 +159,8 @@ class Log:
         if payload is None:
             return
         name = payload.producer.decode()
+        if name and append.session:
+            self._sessions.check(name, append.session)
         if name and (earlier := self._producers.find(name, payload.sequence, payload.message_count)):
             append.base_offset, append.publish_time_us = earlier.base_offset, earlier.publish_time_us
             append.duplicate = True

@@ -131,7 +131,7 @@ def test_files_are_read_by_date_and_hour(place: Place) -> None:
     place.check_fed()
     found = sorted(path.relative_to(place.folder).parent.as_posix() for path in place.folder.rglob("*.parquet"))
     assert len(set(found)) == 3
-    files = f"read_parquet('{place.folder}/**/*.parquet', hive_partitioning = true)"
+    files = f"read_parquet('{place.folder}/**/*.parquet', hive_types = {{'date': DATE, 'hour': INT}})"
     rows = duckdb.sql(f"SELECT date, hour, count(*) FROM {files} GROUP BY ALL ORDER BY 1, 2").fetchall()
     assert [f"date={date}/hour={hour:02d}" for date, hour, _ in rows] == sorted(set(found))
     assert [count for _, _, count in rows] == [3, 4, 4]
@@ -149,7 +149,7 @@ def test_a_topic_with_columns_of_its_own_and_one_that_gains_a_column(place: Plac
     with place.client.producer("default/own") as producer:
         producer.send_batch(pa.record_batch([["c"], pa.array([3], pa.timestamp("ns")), [7]], schema=longer)).result()
     place.drain()
-    files = f"read_parquet('{place.folder.parent}/own/**/*.parquet', hive_partitioning = true, union_by_name = true)"
+    files = f"read_parquet('{place.folder.parent}/own/**/*.parquet', union_by_name = true)"
     assert duckdb.sql(f"SELECT _offset, name, size FROM {files} ORDER BY 1").fetchall() == [
         (0, "a", None),
         (1, "b", None),

@@ -60,6 +60,7 @@ STATUS = {
     "conflict": 409,
     "subscription_busy": 409,
     "sequence_gap": 409,
+    "producer_fenced": 409,
     "stale_epoch": 409,
     "commit_conflict": 409,
     "incompatible_table": 409,
