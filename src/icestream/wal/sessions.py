@@ -33,5 +33,5 @@ class Sessions:
             raise ProducerFencedError(
                 f"another producer {producer!r} was opened after this one",
                 operation="publish",
-                remedy="let each producer have a name of its own, or none",
+                remedy="let each have a name of its own, or none; what this one sent again may be stored from before",
             )
