@@ -126,7 +126,8 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             if value < 1:
                 raise InvalidRequestError(f"{limit_name} is 1 or more, not {value}", operation="open producer")
         chosen = _unique_name() if name is None else check_producer(name)
-        if name is not None and any((other.topic, other.name) == (text, name) for other in tuple(self._producers)):
+        is_alone = name is not None and exclusive
+        if is_alone and any((other.topic, other.name) == (text, name) for other in tuple(self._producers)):
             # The broker would refuse what the first one sends: it is told here who did that.
             raise InvalidRequestError(
                 f"this client has a producer {name!r} open",
@@ -134,7 +135,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
                 place=text,
                 remedy="close it first, use it from both places, or choose another name",
             )
-        session = secrets.randbits(62) + 1 if name is not None and exclusive else 0
+        session = secrets.randbits(62) + 1 if is_alone else 0
         opened = self._connection.action(
             "open_producer",
             {

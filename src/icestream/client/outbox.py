@@ -30,6 +30,9 @@ from icestream.client.committed import CommittedSnapshot
 from icestream.client.pending import PendingBatch
 from icestream.model.errors import ClosedError, IcestreamError, ProducerFencedError, SequenceError, UnavailableError
 
+Afterwards = list[Callable[[], None]]
+"""What is to be called once the lock is let go: it may run other people's code."""
+
 
 class Outbox:
     """All methods but `__init__` need the lock."""
@@ -145,6 +148,7 @@ class Outbox:
         if batch.sequence is None:
             batch.sequence = self._next_sequence
             self._next_sequence += batch.count
+        batch.writes += 1
         self.sent.append(batch)
         return batch
 
@@ -170,7 +174,12 @@ class Outbox:
         now: float,
         *,
         snapshot_id: int | None = None,
+        duplicate: bool = False,
     ) -> list[PendingBatch]:
+        if duplicate and self.session and batch.writes == 1:
+            # What goes out for the first time repeats nothing of ours: another producer of this name has sent something
+            # under this number, and a broker that was started since could not tell the two apart.
+            return self.refused(batch, self._taken(), now)
         self.sent.remove(batch)
         self._known = True
         self.held = False
@@ -211,6 +220,16 @@ class Outbox:
             done = self._fail([batch], error)
             self._hole = sequence if self._hole is None else min(self._hole, sequence)
         return [*done, *self._continue()]
+
+    def finish(self, done: list[PendingBatch]) -> Afterwards:
+        """Let those go on who wait for batches that are done, or for the room that they took."""
+        afterwards: Afterwards = [batch.announce for batch in done]
+        if done:
+            if self.space is not None:
+                self.space.notify_all()
+            afterwards += self.space_callbacks
+            self.space_callbacks = []
+        return afterwards
 
     def stream_lost(self, error: IcestreamError) -> list[PendingBatch]:
         """Whether the batches in flight were stored is not known: send them again, in order, as they were."""
@@ -309,6 +328,14 @@ class Outbox:
         for batch in self.queue:
             batch.sequence = None
         return []
+
+    def _taken(self) -> ProducerFencedError:
+        return ProducerFencedError(
+            f"another producer {self.name!r} has sent under this one's numbers",
+            operation="publish",
+            place=self.topic,
+            remedy="nothing of this was stored; let each have a name of its own, or none",
+        )
 
     def _end(self) -> IcestreamError:
         """Why a producer with a name of its own takes no more."""

@@ -37,6 +37,7 @@ class PendingBatch:
         "seen",
         "sequence",
         "snapshot_id",
+        "writes",
     )
 
     def __init__(self, lock: threading.Lock, owner: Any, record: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
@@ -49,6 +50,7 @@ class PendingBatch:
         self.count: int = 0 if record is None else record.num_rows
         self.nbytes = nbytes
         self.sequence: int | None = None
+        self.writes = 0
         self.base_offset = -1
         self.publish_time_us = 0
         self.snapshot_id: int | None = None

@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.flight as fl
 from icestream.client.backoff import Backoff
 from icestream.client.connection import Connection
 from icestream.client.gathering import Gathering
-from icestream.client.outbox import Outbox
+from icestream.client.outbox import Afterwards, Outbox
 from icestream.client.pending import PendingBatch
 from icestream.client.publish_stream import PublishStream
 from icestream.client.timers import Timers
@@ -35,9 +35,6 @@ _TOGETHER_BATCHES = 128
 _TOGETHER_BYTES = 256 * 1024
 """Most that several producers' batches may have to be written as one."""
 _SEVERAL = 2
-
-Afterwards = list[Callable[[], None]]
-"""What is to be called once the lock is let go: it may run other people's code."""
 
 
 class Publisher:
@@ -87,7 +84,7 @@ class Publisher:
     def _abandon(self, outbox: Outbox, error: IcestreamError) -> Afterwards:
         for batch_id in [batch_id for batch_id, batch in self._in_flight.items() if batch.owner is outbox]:
             del self._in_flight[batch_id]
-        return self._finished(outbox, [*outbox.stream_lost(error), *outbox.give_up(error, final=True)])
+        return outbox.finish([*outbox.stream_lost(error), *outbox.give_up(error, final=True)])
 
     # ---- for callers that hold the lock
 
@@ -281,7 +278,7 @@ class Publisher:
                 # Refused again and again, and just on its way once more: an answer keeps the outcome known.
                 outbox.held = True
                 continue
-            afterwards += self._finished(outbox, outbox.give_up(outbox.out_of_patience(self._last_error)))
+            afterwards += outbox.finish(outbox.give_up(outbox.out_of_patience(self._last_error)))
         return afterwards
 
     # ---- the stream's life
@@ -321,9 +318,9 @@ class Publisher:
         hopeless = not (error.retryable or isinstance(error, ClosedError))
         for outbox in self._outboxes:
             concerned = bool(outbox.sent)
-            afterwards += self._finished(outbox, outbox.stream_lost(error))
+            afterwards += outbox.finish(outbox.stream_lost(error))
             if hopeless and concerned:
-                afterwards += self._finished(outbox, outbox.give_up(error))
+                afterwards += outbox.finish(outbox.give_up(error))
             if outbox.busy:
                 self.schedule(outbox)
         # Without anything to send the next stream can wait for the next message.
@@ -354,7 +351,12 @@ class Publisher:
         else:
             self._backoff.reset()
             done = outbox.stored(
-                batch, answer["base_offset"], answer["publish_time_us"], now, snapshot_id=answer.get("snapshot_id")
+                batch,
+                answer["base_offset"],
+                answer["publish_time_us"],
+                now,
+                snapshot_id=answer.get("snapshot_id"),
+                duplicate=answer.get("duplicate", False),
             )
         if outbox.held:  # it was refused once more, and its time is over
             self._check_at = now
@@ -362,17 +364,7 @@ class Publisher:
         elif outbox.sendable(now) or outbox.not_before > now:
             self._gathering.leave(outbox)
             self.schedule(outbox)
-        return self._finished(outbox, done)
-
-    def _finished(self, outbox: Outbox, done: list[PendingBatch]) -> Afterwards:
-        afterwards: Afterwards = [batch.announce for batch in done]
-        if done:
-            if outbox.space is not None:
-                outbox.space.notify_all()
-            if outbox.space_callbacks:
-                afterwards += outbox.space_callbacks
-                outbox.space_callbacks = []
-        return afterwards
+        return outbox.finish(done)
 
     # ---- the end
 

@@ -4,8 +4,10 @@ Two that count under one name would take each other's messages for repetitions o
 a session, a number above 0, and once a later one is open, what an earlier one sends is refused. Session 0 is for those
 who share a name and its numbers on purpose: whoever sends a number first has it stored.
 
-Sessions are known in memory alone: in a broker that has just started, the first to send has the name. The number of
-names is bounded; the one that was opened longest ago is forgotten first.
+Sessions are known in memory alone: in a broker that has just started, the first to send has the name. If it was the
+earlier one, its message can pass for a repetition of the later one's; it knows itself that it repeated nothing, and
+does not take the answer (`icestream.client.outbox`). The number of names is bounded; the one that was opened longest
+ago is forgotten first.
 """
 
 from collections import OrderedDict

@@ -10,7 +10,7 @@ from tests.integration.flight.conftest import Running
 from tests.integration.flight.plain import PlainClient, messages
 
 from icestream.client import Client, Producer
-from icestream.model.errors import IcestreamError, ProducerFencedError
+from icestream.model.errors import IcestreamError, InvalidRequestError, ProducerFencedError
 
 TOPIC = "flight/names"
 
@@ -56,6 +56,26 @@ def test_a_batch_is_refused_too_and_other_producers_of_the_client_go_on(clients:
     beside.send(b"1").result()
     newer.send_batch(messages(b"2", b"3")).result()
     assert payloads(first) == [b"1", b"2", b"3"]
+
+
+def test_the_older_one_is_told_though_the_broker_has_forgotten_who_was_last(
+    running: Running, clients: list[Client]
+) -> None:
+    older, newer = opened(clients[0]), opened(clients[1])
+    newer.send(b"1").result()
+    running.storage.topic(TOPIC).log._sessions._newest.clear()  # as a restart does
+    with pytest.raises(ProducerFencedError, match="under this one's numbers"):
+        older.send(b"passes for a repetition").result()
+    with pytest.raises(ProducerFencedError):
+        older.send(b"and from then on")
+    assert payloads(clients[2]) == [b"1"]
+
+
+def test_a_client_opens_a_name_twice_only_to_share_it(clients: list[Client]) -> None:
+    with opened(clients[0]), pytest.raises(InvalidRequestError, match="has a producer 'orders' open"):
+        opened(clients[0])
+    with opened(clients[0], exclusive=False) as one, opened(clients[0], exclusive=False) as other:
+        assert one.send(b"x").result() == other.send(b"x").result() == 0
 
 
 def test_what_many_acknowledge_under_one_name_is_all_there(clients: list[Client]) -> None:
