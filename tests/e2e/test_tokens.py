@@ -139,7 +139,7 @@ def test_no_token_is_on_a_command_line_in_a_log_or_left_to_sparks_processes(brok
     assert [b"pipeline" in command for command in having] == [True]
     secrets = [own, *(token.encode() for token in (ACME, GLOBEX, ROOT))]
     logs = [file.read_bytes() for file in broker.data_dir.glob("*.log")]
-    assert len(logs) >= 2
+    assert logs  # the broker's; the pipeline's begins with the first line that there is to say
     for secret in secrets:
         assert not any(secret in command for command, _ in below.values())
         assert not any(secret in log for log in logs)
