@@ -25,10 +25,10 @@ $(UV):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-$(STAMP): requirements.lock pyproject.toml | $(UV)
+$(STAMP): requirements.lock pyproject.toml bench/pyproject.toml dev/pyproject.toml | $(UV)
 	@echo "setup: installing the locked dependencies"
 	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable dev --editable bench
 	@touch $@
 
 servers: setup ## obtain the servers and jars that tests need into the cache folder (quick when they are there)

@@ -9,7 +9,7 @@ import sys
 import time
 
 from icestream.model.errors import IcestreamError
-from icestream.testing.servers import SERVERS, missing, obtain
+from icestream_servers import SERVERS, missing, obtain
 
 
 def say(line: str) -> None:

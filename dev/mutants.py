@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "commit-sync",
         "the datasync before an acknowledgement",
-        "src/icestream/wal/writer.py",
+        "src/icestream/wal/segment.py",
         (("            write_durably(self.active.file, buffers", "            write_all(self.active.file, buffers"),),
         (
             f"{SAFEGUARDS}::test_an_acknowledged_batch_survives_every_power_cut",
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "seal-sync",
         "the datasync of a segment's end before its successor is made",
-        "src/icestream/wal/writer.py",
+        "src/icestream/wal/segment.py",
         (
             (
                 "        active.file.truncate(active.position + FOOTER_BYTES)\n        active.file.datasync()\n",
@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "header-checksum",
         "the check of a frame header's checksum",
-        "src/icestream/model/frame_bytes.py",
+        "src/icestream/model/frames.py",
         (
             (
                 '        return Corrupt("the header\'s checksum does not match")\n',
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "body-checksum",
         "the check of a frame body's checksum",
-        "src/icestream/model/frame_bytes.py",
+        "src/icestream/model/frames.py",
         (('        return Corrupt("the body\'s checksum does not match")\n', "        pass\n"),),
         (
             f"{SAFEGUARDS}::test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes[body]",
@@ -235,7 +235,7 @@ MUTANTS = (
     Mutant(
         "durable-end",
         "the limit of readers at the durable end",
-        "src/icestream/wal/reading.py",
+        "src/icestream/wal/reader.py",
         (
             (
                 "        if self.offset >= visible.end_offset:\n",
@@ -251,7 +251,7 @@ MUTANTS = (
     Mutant(
         "directory-lock",
         "the lock against a second broker",
-        "src/icestream/storage/lock.py",
+        "src/icestream/storage/logs.py",
         (
             (
                 "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
@@ -313,7 +313,7 @@ MUTANTS = (
     Mutant(
         "merge-order",
         "the order of offsets where a table's files overlap",
-        "src/icestream/table/ordered.py",
+        "src/icestream/table/scan.py",
         ((".sort_by(self._request.columns.offset)", ""),),
         ("tests/unit/table/test_ordered.py::test_offsets_count_up_in_any_layout",),
     ),
@@ -332,7 +332,7 @@ MUTANTS = (
     Mutant(
         "range-stream-id",
         "the check that a range was read of the right stream",
-        "src/icestream/client/ranges.py",
+        "src/icestream/client/range_reader.py",
         (("        if found != self._stream_id:\n", "        if False:\n"),),
         (f"{MADE_AGAIN}::test_messages_of_a_topic_made_again_never_come_into_the_kept_table_of_the_old_one",),
     ),
@@ -346,28 +346,28 @@ MUTANTS = (
     Mutant(
         "range-offsets",
         "the check that batches of a range follow on each other",
-        "src/icestream/client/ranges.py",
+        "src/icestream/client/range_reader.py",
         (("        if first != self.next_offset + lost:\n", "        if False:\n"),),
         (f"{NO_TRACE}[a_batch_gets_lost]",),
     ),
     Mutant(
         "task-count",
         "the check that a task has written every message of its range",
-        "src/icestream/pipeline/write.py",
+        "src/icestream/pipeline/tasks.py",
         (("        if count != wanted:\n", "        if False:\n"),),
         (f"{NO_TRACE}[a_file_gets_lost]",),
     ),
     Mutant(
         "etcd-lost-answer",
         "finding out what became of a transaction whose answer was lost",
-        "src/icestream/metadata/etcd/tickets.py",
+        "src/icestream/metadata/etcd/transactions.py",
         (("result = self._find_out(ticket, stamp, deadline, lost)", "result, _ = None, lost"),),
         (f"{LOST_ANSWERS}::test_a_swap_whose_answer_is_lost_happened_once",),
     ),
     Mutant(
         "etcd-ticket",
         "the condition that a transaction's ticket is unused",
-        "src/icestream/metadata/etcd/tickets.py",
+        "src/icestream/metadata/etcd/transactions.py",
         (("compare=[*conditions, ticket.unused()],", "compare=conditions,"),),
         (f"{LOST_ANSWERS}::test_a_transaction_that_hangs_somewhere_cannot_happen_after_its_repetition",),
     ),
@@ -395,7 +395,7 @@ MUTANTS = (
     Mutant(
         "page-origin",
         "the check of a web page's origin",
-        "src/icestream/server/http/origin.py",
+        "src/icestream/server/http/events.py",
         (("    elif origin in allowed:\n", "    else:\n"),),
         (
             f"{HTTP_TESTS}/test_events.py::test_pages_of_other_origins_are_refused_unless_they_are_allowed",
@@ -426,7 +426,7 @@ MUTANTS = (
     Mutant(
         "slot-drain",
         "waiting for a key's messages before it moves to another consumer",
-        "src/icestream/subscription/modes/key_shared.py",
+        "src/icestream/subscription/modes.py",
         (
             (
                 "(self._owner != self._next) & ((self._held == 0) | (self._owner == _NOBODY))",
@@ -517,7 +517,7 @@ MUTANTS = (
     Mutant(
         "upload-read-back",
         "the look at an object after it was sent",
-        "src/icestream/cloud/object_maker.py",
+        "src/icestream/cloud/object_writer.py",
         (("            self._read_back(descriptor)\n        except", "            pass\n        except"),),
         (f"{UPLOADER}::test_an_object_that_the_store_garbled_is_not_described_but_sent_again",),
     ),

@@ -21,19 +21,17 @@ from icestream.cloud import (
     Trailer,
     inline_index,
 )
-from icestream.cloud.names import ObjectName, object_key
+from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import open_metadata_store
-from icestream.model import frame_bytes
+from icestream.model import frame_bytes as frames
 from icestream.model.errors import DamagedError, ObjectExistsError, ObjectNotFoundError, UnavailableError
-from icestream.model.frame_bytes import Bytes
-from icestream.model.frame_scan import Scan
+from icestream.model.frame_bytes import Bytes, Scan
 from icestream.model.frames import Frame
 from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.wal import Log
-from icestream.wal.recovery import ActiveSegment, SealedSegment
-from icestream.wal.segment import HEADER_BYTES
+from icestream.wal.segment import HEADER_BYTES, ActiveSegment, SealedSegment
 
 
 class FragileStore:
@@ -154,11 +152,7 @@ def _frames(log: Log, start: int, end: int) -> Iterator[tuple[Any, int, Frame, b
 
 
 def _length(frame: Frame) -> int:
-    return (
-        frame_bytes.HEADER_BYTES
-        + frame_bytes.padded(len(frame.producer.encode()))
-        + frame_bytes.padded(len(frame.body))
-    )
+    return frames.HEADER_BYTES + frames.padded(len(frame.producer.encode())) + frames.padded(len(frame.body))
 
 
 class _Maker:

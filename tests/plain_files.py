@@ -15,9 +15,9 @@ from icestream.config import Settings
 from icestream.model.formats import StorageFormat, copy_of
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.one_pass import JobRunner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
 from icestream.storage.retention import prune_logs
 from icestream.storage.verify import BrokerLogs, Verification, verify_topic
 from icestream.table import Tables, TopicTable

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from icestream.pipeline.jars import JARS, ensure_jars
-from icestream.testing.servers import (
+from icestream.pipeline.spark.jars import JARS, ensure_jars
+from icestream_servers import (
     AzuriteServer,
     EtcdCluster,
     EtcdServer,

@@ -7,15 +7,15 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from icestream.broker_process import BrokerProcess
 from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
-from icestream.pipeline.runner import Runner
-from icestream.pipeline.write import Written, write_parcels
+from icestream.pipeline.driver import Runner
+from icestream.pipeline.tasks import Written, write_parcels
 from icestream.storage.verify import BrokerLogs, Verification, verify_topic
 from icestream.table import Tables, TopicTable
-from icestream.testing.broker_process import BrokerProcess
 
 
 class InlineJobs:

@@ -25,7 +25,7 @@ from icestream.model.callers import ALL_NAMESPACES, Callers
 from icestream.pipeline.maintenance.schedule import maintenance_schedule
 from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
 from icestream.query import BrokerTopics, QueryEngine
-from icestream.server.flight import FlightDoor
+from icestream.server.flight.door import FlightDoor
 from icestream.server.http import HttpDoor, http_app
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from icestream import Client
+from icestream.broker_process import BrokerProcess
 from icestream.model.errors import UnavailableError
-from icestream.testing.broker_process import BrokerProcess
 
 
 def test_a_killed_broker_comes_back_on_the_same_ports_with_what_it_acknowledged(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from tests.fault.broker.load import OPTIONS, Follower, Load
 from tests.fault.broker.oracle import PATIENCE_SECONDS, Oracle, rows
 
 from icestream import Client, aio
+from icestream.broker_process import BrokerProcess
 from icestream.model.messages import MESSAGE_SCHEMA
-from icestream.testing.broker_process import BrokerProcess
 from icestream.wal import LocalFiles
-from icestream.wal.stream import load_checkpoint
+from icestream.wal.records import load_checkpoint
 
 TOPIC = "e2e/restart"
 BATCHES = 60

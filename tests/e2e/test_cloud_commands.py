@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
+from icestream.broker_process import BrokerProcess
 from icestream.cli.main import cli
-from icestream.testing.broker_process import BrokerProcess
 
 TOPIC = "e2e/events"
 PATIENCE_SECONDS = 300.0

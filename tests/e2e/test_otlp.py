@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.otlp_requests import serialized
 
 from icestream import Client
-from icestream.bench.otlp import measure_otlp
+from icestream.broker_process import BrokerProcess
 from icestream.telemetry import Signal, to_batch, topic_schema
-from icestream.testing.broker_process import BrokerProcess
+from icestream_bench.otlp import measure_otlp
 
 PATIENCE_SECONDS = 120.0
 BATCHES, SPANS, SENDERS = 60, 20, 3

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from icestream import Client
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 ACME, GLOBEX, ROOT = "acme-token-e2e-1", "globex-token-e2e-1", "root-token-e2e-1"
 TOPIC = "acme/events"

@@ -8,10 +8,10 @@ import pytest
 from tests.servers import require
 from tests.topics import Topics
 
+from icestream.broker_process import BrokerProcess
 from icestream.config import PipelineSettings, Settings
-from icestream.pipeline.session import Spark
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.spark_process import SparkProcess
+from icestream.pipeline.spark.session import Spark
+from icestream_servers.spark_process import SparkProcess
 
 
 @pytest.fixture(scope="session")

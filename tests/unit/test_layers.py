@@ -9,7 +9,7 @@ import icestream
 
 SOURCE = Path(icestream.__file__).parent
 ALLOWED = {
-    "pyarrow.flight": {"server", "client", "bench"},
+    "pyarrow.flight": {"server", "client"},
     "pyspark": {"pipeline", "spark"},
     "pyiceberg": {"table"},
     "duckdb": {"query"},

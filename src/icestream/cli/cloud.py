@@ -7,17 +7,16 @@ from typing import Any
 import click
 
 from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import count_text, offsets_text, plural, rfc3339, size_text
+from icestream.cli.output import console, count_text, offsets_text, plural, rfc3339, size_text, table
 from icestream.client import Client
 from icestream.cloud import ObjectDescriptor, Trailer
-from icestream.cloud.names import ObjectName
+from icestream.cloud.object import ObjectName
 from icestream.config import SettingsError, load_settings
 from icestream.model.errors import DamagedError, InvalidRequestError, ObjectNotFoundError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.cloud import TopicCloud
 from icestream.storage.verify import Clouds
-from icestream.storage.verify.cloud_object import ObjectCheck, read_trailer
+from icestream.storage.verify.cloud import ObjectCheck, read_trailer
 
 _FRAME_LIMIT = 20
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from icestream.model.callers import TOKEN_VARIABLE
+from icestream.model.errors import InvalidRequestError
+from icestream.model.offsets import FORMS, StartPosition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -85,3 +88,26 @@ config_option = click.option(
 def print_json(value: Any) -> None:
     """One line."""
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+# --------------------
+# `--from`: where reading starts.
+
+
+def parse_start(_ctx: click.Context, _param: click.Parameter, value: str) -> StartPosition:
+    """One of the forms of a start position; a time without a zone is UTC."""
+    try:
+        return StartPosition.parse(value)
+    except InvalidRequestError as error:
+        if value.startswith("tag:") and value != "tag:":
+            raise click.BadParameter(error.message) from None
+        raise click.BadParameter(f"{value!r} is none of: {FORMS}") from None
+
+
+# --------------------
+# Commands that work on tables in a process of their own need a catalog that other processes see.
+
+
+def leave_stdout() -> None:
+    """Let what is still buffered go nowhere: nobody reads our output any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,13 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from icestream.cli import story
+from icestream.broker_process import BrokerProcess
 from icestream.cli.common import json_option, print_json
-from icestream.cli.content import PAYLOAD_BYTES
-from icestream.cli.display import console, table
-from icestream.cli.formatting import count_text, duration_text, size_text
+from icestream.cli.demo_scenario import PAYLOAD_BYTES, Figures, ProgressReport, Story, quantile
+from icestream.cli.output import console, count_text, duration_text, size_text, table
 from icestream.config import Settings
-from icestream.testing.broker_process import BrokerProcess
 
 _STEPS = {
     "publish": "publish, with durable acknowledgements",
@@ -50,7 +48,7 @@ def command(messages: int, data: Path | None, keep: bool, as_json: bool) -> None
         if not as_json:
             out.print("The broker runs. Spark starts beside it …")
         with _progress(out, messages, hidden=as_json) as progress:
-            figures = story.Story(broker, Settings(data_dir=directory), messages, progress).run()
+            figures = Story(broker, Settings(data_dir=directory), messages, progress).run()
         stored = sum(path.stat().st_size for path in (directory / "wal").rglob("*.log"))
         kept = directory if keep or data is not None else None
         if as_json:
@@ -85,14 +83,14 @@ def _directory(data: Path | None, *, keep: bool) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _progress(out: Console, messages: int, *, hidden: bool) -> Iterator[story.Progress]:
+def _progress(out: Console, messages: int, *, hidden: bool) -> Iterator[ProgressReport]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out, disable=hidden) as bars:
         tasks = {step: bars.add_task(text, total=messages) for step, text in _STEPS.items()}
         yield lambda step, done: bars.update(tasks[step], completed=done)
 
 
-def _show(out: Console, figures: story.Figures, stored: int, kept: Path | None) -> None:
+def _show(out: Console, figures: Figures, stored: int, kept: Path | None) -> None:
     shown = table("figure", "", numbers=("",), title="Figures")
     for name, value in _figure_rows(figures, stored, kept):
         shown.add_row(name, value)
@@ -105,11 +103,11 @@ def _show(out: Console, figures: story.Figures, stored: int, kept: Path | None) 
     out.print("Everything matches." if figures.ok else "Something does not match.")
 
 
-def _figure_rows(figures: story.Figures, stored: int, kept: Path | None) -> Iterator[tuple[str, str]]:
+def _figure_rows(figures: Figures, stored: int, kept: Path | None) -> Iterator[tuple[str, str]]:
     yield "messages", f"{count_text(figures.messages)} of {PAYLOAD_BYTES} bytes"
-    yield "one at a time: acknowledged, p50", duration_text(story.quantile(figures.ack_s, 0.5))
-    yield "one at a time: acknowledged, p99", duration_text(story.quantile(figures.ack_s, 0.99))
-    yield "one at a time: at the live consumer, p50", duration_text(story.quantile(figures.live_s, 0.5))
+    yield "one at a time: acknowledged, p50", duration_text(quantile(figures.ack_s, 0.5))
+    yield "one at a time: acknowledged, p99", duration_text(quantile(figures.ack_s, 0.99))
+    yield "one at a time: at the live consumer, p50", duration_text(quantile(figures.live_s, 0.5))
     yield "send_batch, acknowledged", f"{figures.batch_rate:,.0f} messages/s"
     yield "send, acknowledged", f"{figures.send_rate:,.0f} messages/s"
     yield "on their way when the broker was killed", f"{count_text(figures.unacknowledged_at_kill)} messages"
@@ -128,14 +126,14 @@ def _text(value: Any) -> str:
     return count_text(value) if isinstance(value, int) else str(value)
 
 
-def _to_dict(figures: story.Figures, stored: int, kept: Path | None) -> dict[str, Any]:
+def _to_dict(figures: Figures, stored: int, kept: Path | None) -> dict[str, Any]:
     return {
         "ok": figures.ok,
         "topic": figures.topic,
         "messages": figures.messages,
-        "ack_p50_ms": round(story.quantile(figures.ack_s, 0.5) * 1000, 3),
-        "ack_p99_ms": round(story.quantile(figures.ack_s, 0.99) * 1000, 3),
-        "live_p50_ms": round(story.quantile(figures.live_s, 0.5) * 1000, 3),
+        "ack_p50_ms": round(quantile(figures.ack_s, 0.5) * 1000, 3),
+        "ack_p99_ms": round(quantile(figures.ack_s, 0.99) * 1000, 3),
+        "live_p50_ms": round(quantile(figures.live_s, 0.5) * 1000, 3),
         "send_batch_per_s": round(figures.batch_rate),
         "send_per_s": round(figures.send_rate),
         "replay_per_s": round(figures.replay_rate),

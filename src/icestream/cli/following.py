@@ -4,10 +4,28 @@ import select
 import time
 from typing import IO, Any, Protocol
 
+import click
 import pyarrow as pa
 
-from icestream.cli.presence import Presence
 from icestream.model.errors import DeadlineError, IcestreamError
+
+# --------------------
+# Says on stderr when the broker (or the catalog) of a command that follows is away, and when it is back; once each.
+
+
+class Presence:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_away = False
+
+    def note(self, interruption: IcestreamError | None) -> None:
+        """Why nothing comes at the moment, or None while all is well."""
+        if interruption is not None and not self._is_away:
+            click.echo(f"{self._what} is away; waiting for it", err=True)
+        elif interruption is None and self._is_away:
+            click.echo(f"{self._what} is back", err=True)
+        self._is_away = interruption is not None
+
 
 _LOOK_AT_READER_S = 0.5
 

@@ -1,7 +1,7 @@
 """`icestream`: finds the command, and turns whatever goes wrong into one sentence and an exit code.
 
-A command `x` is the object `command` in `icestream.cli.x`. Its module is imported when the command is run, so that
-`--help` is quick, and that the light client works without the broker's packages.
+A command `x` is the object `command` in `icestream.cli.x`, or in the module that `_MODULES` names. Its module is
+imported when the command runs, so that `--help` is quick and the light client works without the broker's packages.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from icestream import __version__
-from icestream.cli.streams import leave_stdout
+from icestream.cli.common import leave_stdout
 from icestream.model.errors import IcestreamError
 
 COMMANDS = {
@@ -39,20 +39,36 @@ COMMANDS = {
 }
 """What `icestream --help` lists, in its order, without importing any of it."""
 
+_MODULES = {
+    "trace": "icestream.cli.telemetry.trace",
+    "logs": "icestream.cli.telemetry.logs",
+    "bench": "icestream_bench.command",  # a package of its own: it measures, and no installation needs it
+}
 _INTERRUPTED = 130
+
+
+def _module_of(name: str) -> str:
+    return _MODULES.get(name, f"icestream.cli.{name}")
+
+
+def _is_installed(name: str) -> bool:
+    module = _module_of(name)
+    return find_spec(module.partition(".")[0]) is not None and find_spec(module) is not None
 
 
 class Commands(click.Group):
     """A group that imports a command's module when the command is run."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if find_spec(f"icestream.cli.{name}")]
+        return [name for name in COMMANDS if _is_installed(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
+            if _MODULES.get(cmd_name, "").startswith("icestream_"):
+                raise click.ClickException(f"{cmd_name} is a package of its own: pip install icestream-{cmd_name}")
             return None
         try:
-            command = import_module(f"icestream.cli.{cmd_name}").command
+            command = import_module(_module_of(cmd_name)).command
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] == "icestream":
                 raise

@@ -12,13 +12,12 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
+from icestream.cli.catalog import need_shared_catalog
 from icestream.cli.common import config_option, data_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, plural, size_text
-from icestream.cli.shared_catalog import need_shared_catalog
+from icestream.cli.output import NOTHING, console, count_text, plural, size_text, table
 from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.names import TopicName
-from icestream.pipeline.child import read_settings
+from icestream.pipeline.child_process import read_settings
 from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.pipeline.maintenance.session import SparkSql

@@ -5,12 +5,20 @@ from pathlib import Path
 
 import click
 
-from icestream.cli.commit_watch import CommitWatch
+from icestream.cli.background_watch import CommitWatch
 from icestream.cli.common import broker_option, config_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, duration_text, plural, rate_text, size_text
-from icestream.cli.steps import Steps
-from icestream.cli.terminal import printable
+from icestream.cli.output import (
+    NOTHING,
+    Steps,
+    console,
+    count_text,
+    duration_text,
+    plural,
+    printable,
+    rate_text,
+    size_text,
+    table,
+)
 from icestream.client import Client
 from icestream.config import SettingsError, load_settings
 from icestream.migration import WAITING, FileReport, Migration, MigrationReport, Request, Wishes, open_source

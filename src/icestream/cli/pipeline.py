@@ -15,19 +15,18 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
+from icestream.cli.catalog import need_shared_catalog
 from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, size_text
-from icestream.cli.shared_catalog import need_shared_catalog
+from icestream.cli.output import NOTHING, console, count_text, size_text, table
 from icestream.client import Client
 from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.pipeline.child import read_settings
+from icestream.pipeline.child_process import read_settings
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
-from icestream.pipeline.session import Spark, SparkOnDemand
+from icestream.pipeline.spark.session import Spark, SparkOnDemand
 from icestream.table import Tables
 
 _SEEN_SECONDS = 10.0

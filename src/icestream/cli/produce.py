@@ -1,26 +1,249 @@
 """`icestream produce`: one message a line."""
 
 import contextlib
+import json
 import os
+import select
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from typing import Self
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, NoReturn, Self, TypeAlias
 
 import click
+import pyarrow as pa
+import pyarrow.json as pa_json
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from icestream.cli.commit_watch import CommitWatch
+from icestream.cli.background_watch import Beside, CommitWatch
 from icestream.cli.common import broker_option, json_option, print_json
-from icestream.cli.display import console
-from icestream.cli.encoding import Encode, encode_lines, json_encoder, row_encoder
-from icestream.cli.formatting import count_text, duration_text, plural, rate_text
-from icestream.cli.lines import read_lines
-from icestream.cli.produce_watch import RefusalWatch
-from icestream.cli.sending import Confirmed, Sender
-from icestream.client import Client, TopicDescription
-from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.cli.output import console, count_text, duration_text, plural, rate_text
+from icestream.client import BatchReceipt, Client, Producer, TopicDescription
+from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TooLargeError
+from icestream.model.messages import message_batch
+
+# --------------------
+# Lines made into Arrow batches. Each function raises InvalidMessageError when one of its lines is not right.
+
+
+Encode: TypeAlias = Callable[[list[bytes]], pa.RecordBatch]
+
+_SHOWN = 60
+
+
+def encode_lines(lines: list[bytes]) -> pa.RecordBatch:
+    """Each line is a payload."""
+    return message_batch(lines)
+
+
+def json_encoder(key_field: str | None) -> Encode:
+    """Each line is a payload and must be JSON; `key_field` names the field that is its key."""
+    decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+    def encode(lines: list[bytes]) -> pa.RecordBatch:
+        keys: list[bytes | None] = []
+        for line in lines:
+            try:
+                value = decode(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise InvalidMessageError(f"not JSON ({error}): {_shorten(line)}") from None
+            if key_field is not None:
+                keys.append(key_of(value, key_field))
+        return message_batch(lines, keys if key_field is not None else None)
+
+    return encode
+
+
+def row_encoder(schema: pa.Schema) -> Encode:
+    """Each line is a JSON object with the topic's columns; a column that it leaves out is null."""
+    options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+
+    def encode(lines: list[bytes]) -> pa.RecordBatch:
+        data = b"\n".join(lines)
+        block = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        try:
+            rows = pa_json.read_json(BytesIO(data), read_options=block, parse_options=options)
+        except pa.ArrowInvalid as error:
+            raise InvalidMessageError(f"not a row of the topic ({error}): {_shorten(lines[0])}") from None
+        if rows.num_rows != len(lines):
+            raise InvalidMessageError(f"not one JSON object: {_shorten(lines[0])}")
+        return rows.combine_chunks().to_batches()[0]
+
+    return encode
+
+
+def key_of(value: Any, field: str) -> bytes | None:
+    """The key in `field`, which may be a dotted path: text as it is, other values as JSON, none for null."""
+    for name in (field,) if isinstance(value, dict) and field in value else field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise InvalidMessageError(
+                f"it has no field {field}, which is to be the key", remedy="write null for no key"
+            )
+        value = value[name]
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessageError(f"the key in {field} is not valid Unicode: {text!r:.80}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _shorten(line: bytes) -> str:
+    text = repr(line[: _SHOWN + 1].decode(errors="replace"))
+    return text if len(line) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+# --------------------
+# Lines from a file or a pipe, many at a time and in bounded memory.
+
+
+CHUNK_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 1024 * 1024 * 1024
+"""No broker can be set to take a larger message."""
+
+
+def read_lines(
+    descriptor: int, *, chunk_bytes: int = CHUNK_BYTES, linger_s: float = 0.0, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[list[bytes]]:
+    """Lists of lines without their newline, as they come; a last line needs no newline.
+
+    A pipe that is not full is given `linger_s` to bring more, so that a slow writer does not make a list a line.
+    """
+    begun: list[bytes] = []
+    begun_bytes = 0
+    while data := _read_some(descriptor, chunk_bytes, linger_s):
+        end = data.rfind(b"\n")
+        if end >= 0:
+            begun.append(data[:end])
+            yield b"".join(begun).split(b"\n")
+            begun = [data[end + 1 :]]
+            begun_bytes = len(begun[0])
+            continue
+        begun.append(data)
+        begun_bytes += len(data)
+        if begun_bytes > max_line_bytes:
+            raise TooLargeError(f"a line has more than {max_line_bytes} bytes", operation="read")
+    if last := b"".join(begun):
+        yield [last]
+
+
+def _read_some(descriptor: int, limit: int, linger_s: float) -> bytes:
+    """Up to `limit` bytes: what is there, and what comes within `linger_s` of it; nothing only at the end."""
+    data = os.read(descriptor, limit)
+    if not data or len(data) == limit or linger_s <= 0:
+        return data
+    parts, size = [data], len(data)
+    deadline = time.monotonic() + linger_s
+    while size < limit:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            break
+        data = os.read(descriptor, limit - size)
+        if not data:
+            break
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts)
+
+
+# --------------------
+# Chunks of lines on their way to the broker, and what became of them.
+
+
+@dataclass
+class Confirmed:
+    """What the broker has acknowledged. Others' messages may lie between the first and the last offset."""
+
+    count: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+
+    def add(self, base_offset: int, count: int) -> None:
+        if self.first_offset is None:
+            self.first_offset = base_offset
+        self.last_offset = base_offset + count - 1
+        self.count += count
+
+
+class Sender:
+    def __init__(self, producer: Producer, encode: Encode) -> None:
+        self.confirmed = Confirmed()
+        self._producer = producer
+        self._encode = encode
+        self._lines = 0
+        self._receipts: deque[BatchReceipt] = deque()
+
+    def send(self, lines: list[bytes]) -> None:
+        """Send all lines; or, when one of them is not right, all before it, and raise an error that names it."""
+        try:
+            batches = self._producer.prepare(self._encode(lines))
+        except InvalidRequestError as error:
+            if len(lines) == 1:
+                raise InvalidMessageError(f"line {self._lines + 1}: {error.message}", remedy=error.remedy) from None
+            self.send(lines[: len(lines) // 2])
+            self.send(lines[len(lines) // 2 :])
+            return
+        receipt = self._producer.offer_batch(batches, direct=True, block=True)
+        assert receipt is not None
+        self._receipts.append(receipt)
+        self._lines += len(lines)
+        while self._receipts and self._receipts[0].done():
+            self._settle()
+
+    def finish(self) -> None:
+        """Wait for what is still on its way."""
+        while self._receipts:
+            self._settle()
+
+    def _settle(self) -> None:
+        for base_offset, count in self._receipts[0].ranges:
+            self.confirmed.add(base_offset, count)
+        self._receipts.popleft()
+
+
+# --------------------
+# Says on stderr why the broker accepts nothing while `produce` tries again.
+
+
+_PATIENCE_S = 2.0
+_LOOK_EVERY_S = 0.25
+
+
+class RefusalWatch(Beside):
+    """Tells what the broker answers once nothing was accepted for some seconds, and again when the reason changes.
+
+    `trouble` is asked with these seconds, as `Producer.trouble` is. Reasons are told apart by their code: figures in a
+    sentence, such as the room on a disk, change all the time.
+    """
+
+    def __init__(
+        self,
+        trouble: Callable[[float], IcestreamError | None],
+        *,
+        patience_s: float = _PATIENCE_S,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        super().__init__("refusal-watch")
+        self._trouble = trouble
+        self._patience_s = patience_s
+        self._look_every_s = look_every_s
+
+    def _watch(self) -> None:
+        told = None
+        while not self._ended.wait(self._look_every_s):
+            error = self._trouble(self._patience_s)
+            if error is not None and error.code != told:
+                told = error.code
+                click.echo(f"waiting: {error.code}: {error.message}; trying again", err=True)
+
 
 _STDIN = "-"
 _SHOW_PROGRESS_AFTER_S = 0.5

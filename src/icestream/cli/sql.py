@@ -12,9 +12,7 @@ import click
 import pyarrow as pa
 
 from icestream.cli.common import broker_option, config_option, fresh_option, json_option
-from icestream.cli.display import console, table
-from icestream.cli.formatting import plural
-from icestream.cli.terminal import printable
+from icestream.cli.output import console, plural, printable, table
 from icestream.client import Client
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.json_rows import json_rows
@@ -86,7 +84,7 @@ def _harmless_errors() -> Iterator[None]:
 
 def _from_catalog(query: str, catalog: str, config_file: Path | None, data: Path | None) -> Iterator[pa.RecordBatch]:
     # Not at the top: those who talk to a broker need not load the storage.
-    from icestream.cli.table_consumer import catalog_settings  # noqa: PLC0415
+    from icestream.cli.catalog import catalog_settings  # noqa: PLC0415
     from icestream.query import CatalogTopics, QueryEngine  # noqa: PLC0415
     from icestream.storage import ReadOnlyStorage  # noqa: PLC0415
 

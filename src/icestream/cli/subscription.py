@@ -2,10 +2,8 @@
 
 import click
 
-from icestream.cli.common import broker_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import count_text, duration_text, plural, rfc3339
-from icestream.cli.start import parse_start
+from icestream.cli.common import broker_option, json_option, parse_start, print_json
+from icestream.cli.output import console, count_text, duration_text, plural, rfc3339, table
 from icestream.cli.stats import lag_text, subscription_table
 from icestream.client import Client, SubscriptionDescription
 from icestream.model.offsets import StartPosition

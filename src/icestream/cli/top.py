@@ -16,8 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from icestream.cli.common import broker_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, rfc3339, size_text
+from icestream.cli.output import NOTHING, console, count_text, rfc3339, size_text, table
 from icestream.cli.stats import broker_line, lag_text, pipeline_lines, subscription_table, trouble_lines
 from icestream.client import Client
 from icestream.model.errors import IcestreamError

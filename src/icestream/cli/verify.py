@@ -11,13 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from icestream.app import configure_logging
 from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, plural
+from icestream.cli.output import NOTHING, console, count_text, plural, table
 from icestream.client import Client
 from icestream.config import Settings, SettingsError, load_settings
 from icestream.model.errors import DirectoryInUseError, IcestreamError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.storage.lock import LOCK_FILE, exclusive_directory
+from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.storage.verify import (
     BrokerLogs,
     Clouds,

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from icestream.cli.common import json_option, print_json
-from icestream.cli.display import console, table
-from icestream.cli.formatting import NOTHING, count_text, offsets_text, plural, rfc3339, size_text
+from icestream.cli.output import NOTHING, console, count_text, offsets_text, plural, rfc3339, size_text, table
 from icestream.model.errors import InvalidRequestError
-from icestream.storage.lock import LOCK_FILE, exclusive_directory
+from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.wal import LocalFiles
 from icestream.wal.inspect import Problem, Report, inspect_directory, segment_pieces
 from icestream.wal.repair import RepairReport, repair_directory

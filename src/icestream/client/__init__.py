@@ -16,14 +16,13 @@ keeps order and numbering; a `publisher` moves the batches of all outboxes of on
 Not safe across a fork: make clients afterwards.
 """
 
-from icestream.client.admin import TopicDescription
+from icestream.client.admin import SubscriptionDescription, TopicDescription
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer
 from icestream.client.producer import Producer
 from icestream.client.receipt import BatchReceipt, Receipt
 from icestream.client.subscription import Subscription
-from icestream.client.subscription_admin import SubscriptionDescription
-from icestream.model.message import Message
+from icestream.model.messages import Message
 
 __all__ = [
     "BatchReceipt",

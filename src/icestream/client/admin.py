@@ -1,15 +1,20 @@
 """Topics: create, list, describe, change, delete; and the broker's figures."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.flight as fl
 
-from icestream.client.committed import CommittedSnapshot, wait_committed
 from icestream.client.connection import Connection
+from icestream.client.receipt import CommittedSnapshot, wait_committed
+from icestream.model.errors import DeadlineError, InvalidRequestError
+from icestream.model.messages import decode_schema, encode_schema
 from icestream.model.names import TopicName
-from icestream.model.schema_text import decode_schema, encode_schema
+from icestream.model.offsets import StartPosition
 
 
 @dataclass(frozen=True)
@@ -182,3 +187,269 @@ class Admin:
     def ping(self) -> dict[str, Any]:
         """The broker's version and id."""
         return self._connection.action("ping", {})
+
+
+# --------------------
+# Topics in the cloud: ship now, recover, list objects.
+
+
+_WAIT_S = 5.0
+_RECOVERY_S = 3_600.0
+
+
+class CloudCalls:
+    """The calls about the cloud, which `Client` offers as its own."""
+
+    _connection: Connection
+
+    def flush_topic(self, topic: str | TopicName, timeout: float | None = 60.0) -> int:
+        """Ship everything that is durable now to the cloud; the offset below which all is there then.
+
+        DeadlineError after `timeout` seconds; what was shipped by then stays.
+        """
+        text = str(TopicName.parse(topic))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        target: int | None = None
+        while True:
+            left = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
+            fields = {"topic": text, "target": target, "wait_ms": max(0, round(left * 1000))}
+            answer = self._connection.action("flush_topic", fields)
+            target = answer["target"]
+            if answer["done"]:
+                return int(answer["uploaded_offset"])
+            if left < _WAIT_S:
+                raise DeadlineError(
+                    f"the cloud has the messages below {answer['uploaded_offset']}, not yet those below {target}",
+                    operation="flush topic",
+                    place=text,
+                    remedy="see `icestream stats` for the uploader's last error, or wait longer",
+                )
+
+    def recover_topic(self, topic: str | TopicName, timeout: float = _RECOVERY_S) -> dict[str, Any]:
+        """Make a topic whose log was lost live again, from the cloud and its table.
+
+        The answer says what came from where, and what is lost, if anything.
+        """
+        return self._connection.action("recover_topic", {"topic": str(TopicName.parse(topic))}, timeout_s=timeout)
+
+    def recoverable_topics(self) -> dict[str, list[str]]:
+        """`{"lost": […], "recoverable": […]}`: topics whose log is lost, and those that only the cloud knows."""
+        return self._connection.action("recoverable_topics", {})
+
+    def cloud_objects(self, topic: str | TopicName) -> Iterator[dict[str, Any]]:
+        """A topic's objects by offset, asked for a page at a time."""
+        after: int | None = None
+        while True:
+            answer = self.cloud_page(topic, after)
+            yield from answer["objects"]
+            after = answer["next_after"]
+            if after is None:
+                return
+
+    def cloud_page(self, topic: str | TopicName, after: int | None = None, limit: int | None = None) -> dict[str, Any]:
+        """Some of a topic's objects, how far the topic is in the cloud (`head`), and which store that is."""
+        fields = {"topic": str(TopicName.parse(topic)), "after": after, "limit": limit}
+        return self._connection.action("cloud_objects", fields)
+
+
+# --------------------
+# SQL over topics, run by the broker.
+
+
+class SqlCalls:
+    """The calls for SQL, which `Client` offers as its own."""
+
+    _connection: Connection
+
+    def sql(self, query: str, *, fresh: bool = True) -> pa.Table:
+        """The result of a SELECT in which topics are tables, such as `SELECT count(*) FROM default.events`.
+
+        What is not in the topics' tables yet is seen too, unless `fresh` is False.
+        """
+        stream = self._query(query, fresh=fresh)
+        try:
+            return stream.read_all()
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self._connection.typed(error, "sql") from error
+
+    def sql_batches(self, query: str, *, fresh: bool = True) -> Generator[pa.RecordBatch, None, None]:
+        """Like `sql`, for results that do not fit into memory: batches, at least one, made while they are taken.
+
+        Whoever stops taking them ends the query.
+        """
+        stream = self._query(query, fresh=fresh)
+        try:
+            yield pa.RecordBatch.from_pylist([], stream.schema)
+            for chunk in stream:
+                yield chunk.data
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self._connection.typed(error, "sql") from error
+        finally:
+            stream.cancel()
+
+    def _query(self, query: str, *, fresh: bool) -> Any:
+        return self._connection.get({"sql": query, "fresh": fresh}, "sql")
+
+
+# --------------------
+# Where reading starts, as callers of the client may say it.
+
+
+Start = str | int | datetime | dict[str, Any] | StartPosition
+"""`"earliest"`, `"latest"`, an offset, a time (the first message published at or after it), `"snapshot:ID"` or
+`"tag:NAME"` (the first message that this state of the table does not hold)."""
+
+
+def position_of(start: Any) -> StartPosition:
+    if isinstance(start, StartPosition):
+        return start
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise InvalidRequestError("a start time needs a time zone", operation="start position")
+        return StartPosition.timestamp(round(start.timestamp() * 1_000_000))
+    return StartPosition.parse(start) if isinstance(start, str) else StartPosition.from_json(start)
+
+
+# --------------------
+# Subscriptions: make, list, describe, move, delete; and how a request names what a subscription is to be.
+
+
+@dataclass(frozen=True)
+class ConsumerDescription:
+    name: str
+    connected_us: int
+    unacknowledged: int
+    """Messages that it has and did not acknowledge."""
+    credit_messages: int
+    is_active: bool
+    """Whether it is the one that gets messages; of a shared subscription all are."""
+
+
+@dataclass(frozen=True)
+class SubscriptionDescription:
+    """What the broker knows about a subscription. `raw` is its whole answer."""
+
+    topic: str
+    subscription: str
+    type: str
+    filter: str | None
+    floor_offset: int
+    """Everything below it is acknowledged."""
+    read_offset: int
+    durable_end: int
+    acknowledged_ranges: int
+    """Ranges above the floor."""
+    unacknowledged: int
+    redeliveries: int
+    dead_letters: int
+    lag_messages: int
+    lag_bytes: int
+    lag_seconds: float
+    consumers: tuple[ConsumerDescription, ...]
+    raw: dict[str, Any]
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        return cls(
+            topic=fields["topic"],
+            subscription=fields["subscription"],
+            type=fields["type"],
+            filter=fields.get("filter"),
+            floor_offset=fields["floor_offset"],
+            read_offset=fields["read_offset"],
+            durable_end=fields["durable_end"],
+            acknowledged_ranges=fields["acknowledged_ranges"],
+            unacknowledged=fields["unacknowledged"],
+            redeliveries=fields["redeliveries"],
+            dead_letters=fields["dead_letters"],
+            lag_messages=fields["lag_messages"],
+            lag_bytes=fields["lag_bytes"],
+            lag_seconds=fields["lag_seconds"],
+            consumers=tuple(
+                ConsumerDescription(**{name: consumer[name] for name in ConsumerDescription.__dataclass_fields__})
+                for consumer in fields["consumers"]
+            ),
+            raw=fields,
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """`ack_timeout_ms`, `nack_delay_ms`, `max_redeliveries`, `dead_letter_topic`."""
+        return dict(self.raw.get("options", {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For printing and JSON."""
+        fields = asdict(self)
+        del fields["raw"]
+        return fields | {"options": self.options}
+
+
+class SubscriptionAdmin:
+    """The administrative calls, which `Client` offers as its own."""
+
+    _connection: Connection
+
+    def subscriptions(self, topic: str | TopicName | None = None) -> list[SubscriptionDescription]:
+        """Those of one topic, or all."""
+        fields = {"topic": None if topic is None else str(TopicName.parse(topic))}
+        answer = self._connection.action("list_subscriptions", fields)
+        return [SubscriptionDescription.from_json(found) for found in answer["subscriptions"]]
+
+    def create_subscription(
+        self, topic: str | TopicName, name: str, *, start: Start = "earliest", **options: Any
+    ) -> SubscriptionDescription:
+        """Make a subscription before anyone consumes from it; `options` are those of `subscribe`.
+
+        One that is there stays where it is; its options are changed if no consumer is connected.
+        """
+        return SubscriptionDescription.from_json(
+            self._connection.action("create_subscription", subscription_fields(topic, name, start, **options))
+        )
+
+    def describe_subscription(self, topic: str | TopicName, name: str) -> SubscriptionDescription:
+        return SubscriptionDescription.from_json(self._connection.action("describe_subscription", _named(topic, name)))
+
+    def seek_subscription(self, topic: str | TopicName, name: str, position: Start) -> int:
+        """Move a subscription, back or forth; the offset that comes next. Consumers stay connected."""
+        fields = _named(topic, name) | {"position": position_of(position).to_json()}
+        return int(self._connection.action("seek_subscription", fields)["offset"])
+
+    def delete_subscription(self, topic: str | TopicName, name: str) -> None:
+        """Delete a subscription and its progress; its consumers get an error."""
+        self._connection.action("delete_subscription", _named(topic, name))
+
+
+def _named(topic: str | TopicName, name: str) -> dict[str, Any]:
+    return {"topic": str(TopicName.parse(topic)), "subscription": name}
+
+
+def subscription_fields(
+    topic: str | TopicName,
+    name: str,
+    start: Start,
+    *,
+    type: str | None = None,  # noqa: A002 - the word for it
+    filter: str | None = None,  # noqa: A002 - the word for it
+    ack_timeout: float | None = None,
+    nack_delay: float | None = None,
+    max_redeliveries: int | None = None,
+    dead_letter_topic: str | TopicName | None = None,
+) -> dict[str, Any]:
+    """What names a subscription in a request, and what it is to be; what is None is left as it stands."""
+    for seconds in (ack_timeout, nack_delay):
+        if seconds is not None and seconds < 0:
+            raise InvalidRequestError(f"a time is 0 or more, not {seconds}", operation="subscribe")
+    options = {
+        "filter": filter,
+        "ack_timeout_ms": None if ack_timeout is None else round(ack_timeout * 1000),
+        "nack_delay_ms": None if nack_delay is None else round(nack_delay * 1000),
+        "max_redeliveries": max_redeliveries,
+        "dead_letter_topic": None if dead_letter_topic is None else str(TopicName.parse(dead_letter_topic)),
+    }
+    fields = {
+        **_named(topic, name),
+        "type": type,
+        "start": position_of(start).to_json(),
+        "options": {option: value for option, value in options.items() if value is not None} or None,
+    }
+    return {field: value for field, value in fields.items() if value is not None}

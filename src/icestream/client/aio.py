@@ -15,12 +15,10 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from icestream.client import client as sync
-from icestream.client.admin import TopicDescription
+from icestream.client.admin import Start, SubscriptionDescription, TopicDescription
 from icestream.client.aio_consumer import Consumer
 from icestream.client.aio_producer import BatchReceipt, Producer, Receipt
 from icestream.client.aio_subscription import Subscription
-from icestream.client.positions import Start
-from icestream.client.subscription_admin import SubscriptionDescription
 from icestream.model.names import TopicName
 
 __all__ = ["BatchReceipt", "Client", "Consumer", "Producer", "Receipt", "Subscription"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icestream.client import consumer as sync
 from icestream.client.consumer import messages
-from icestream.model.message import Message
+from icestream.model.messages import Message
 
 
 class Consumer:

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from icestream.client import producer as sync
 from icestream.client import receipt as sync_receipt
-from icestream.client.committed import CommittedSnapshot
-from icestream.client.pending import PendingBatch
+from icestream.client.receipt import CommittedSnapshot, PendingBatch
 from icestream.model.errors import ClosedError, DeadlineError, IcestreamError, OverloadedError
 
 R = TypeVar("R", sync_receipt.Receipt, sync_receipt.BatchReceipt)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from icestream.client import subscription as sync
-from icestream.model.message import Message
+from icestream.model.messages import Message
 
 
 class Subscription:

@@ -15,27 +15,27 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.admin import Admin
-from icestream.client.cloud import CloudCalls
-from icestream.client.committed import wait_committed
+from icestream.client.admin import (
+    Admin,
+    CloudCalls,
+    SqlCalls,
+    Start,
+    SubscriptionAdmin,
+    position_of,
+    subscription_fields,
+)
 from icestream.client.connection import Connection
-from icestream.client.consumer import Consumer
-from icestream.client.feed import Feed
-from icestream.client.frames import FrameCalls
-from icestream.client.outbox import Outbox
+from icestream.client.consumer import Consumer, Feed
 from icestream.client.pipeline import PipelineCalls
-from icestream.client.positions import Start, position_of
 from icestream.client.producer import Producer
-from icestream.client.publisher import Publisher
-from icestream.client.sql import SqlCalls
-from icestream.client.subscription import Subscription
-from icestream.client.subscription_acks import Acks
-from icestream.client.subscription_admin import SubscriptionAdmin, subscription_fields
-from icestream.client.subscription_feed import SubscriptionFeed
+from icestream.client.publisher import Outbox, Publisher
+from icestream.client.range_reader import FrameCalls
+from icestream.client.receipt import wait_committed
+from icestream.client.subscription import Acks, Subscription, SubscriptionFeed
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
+from icestream.model.messages import decode_schema, encode_schema
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
-from icestream.model.schema_text import decode_schema, encode_schema
 
 MAX_IN_FLIGHT = 8
 """Of one producer. The broker recognises the last 16 batches of a producer, so a repeat is always among them."""

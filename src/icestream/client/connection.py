@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import re
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.polling import CLIENT, poll_directly
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import (
     ClosedError,
@@ -23,6 +24,42 @@ from icestream.model.errors import (
     UnavailableError,
     error_from_dict,
 )
+
+# --------------------
+# How gRPC, inside Flight, waits for the network.
+#
+# By default every message passes through gRPC's event engine: a thread that polls wakes one that reads, which wakes the
+# one that waits. With the engine switched off the waiting thread polls by itself, and a round trip takes about half the
+# time (docs/decisions/0006). The switch is an environment variable that gRPC reads once, so it is set only until
+# Flight's
+# gRPC has read it, and not at all where somebody has set it already.
+
+
+CLIENT = "-event_engine_client"
+SERVER = "-event_engine_listener"
+
+_VARIABLE = "GRPC_EXPERIMENTS"
+_NOWHERE = "grpc://127.0.0.1:1"
+_lock = threading.Lock()
+_done = False
+
+
+def poll_directly(side: str) -> None:
+    """To be called before the first Flight client or server is made; later it has no effect.
+
+    Each process switches its own side only: with both off, a server did not always come to its end.
+    """
+    global _done  # noqa: PLW0603 - gRPC's own switch is one for the whole process
+    with _lock:
+        if _done or _VARIABLE in os.environ:
+            return
+        _done = True
+        os.environ[_VARIABLE] = side
+        try:
+            fl.connect(_NOWHERE).close()  # connects to nothing, but makes gRPC read its switches
+        finally:
+            del os.environ[_VARIABLE]
+
 
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 _DEFAULT_PORT = 8815
@@ -190,3 +227,23 @@ def _first_sentence(error: Exception) -> str:
     """Flight's messages go on with a trace or gRPC's debug context, which help nobody."""
     text = str(error).split(". gRPC client debug context", 1)[0].split(". Detail: Python exception", 1)[0]
     return text.removeprefix("Flight returned ").split("with message: ", 1)[-1]
+
+
+# --------------------
+# How long to wait before the next try: exponential, with jitter so that clients do not return all at once.
+
+
+class Backoff:
+    def __init__(self, first_s: float = 0.02, limit_s: float = 2.0) -> None:
+        self._first_s = first_s
+        self._limit_s = limit_s
+        self._tries = 0
+
+    def next(self) -> float:
+        ceiling = min(self._limit_s, self._first_s * (1 << min(self._tries, 16)))
+        self._tries += 1
+        jitter: float = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        return ceiling * jitter
+
+    def reset(self) -> None:
+        self._tries = 0

@@ -1,15 +1,246 @@
 """Reading a topic from Python: an iterator of messages, or of Arrow batches."""
 
-from collections.abc import Iterator
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.flight as fl
 
-from icestream.client.feed import Feed
-from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.model.message import Message, messages_of
-from icestream.model.messages import STREAM_SCHEMA
+from icestream.client.connection import Backoff, Connection
+from icestream.model.errors import ClosedError, DamagedError, IcestreamError, InvalidRequestError, UnavailableError
+from icestream.model.messages import STREAM_SCHEMA, Message, messages_of, slice_from
+from icestream.model.offsets import StartPosition
+
+# --------------------
+# A topic's batches, read ahead by a thread of their own.
+#
+# The thread is there because a call into Flight can be neither timed nor interrupted, and because it finds the next
+# batch
+# while the caller works on the last. It holds at most `PREFETCH_BYTES`, or one batch. When following, it survives the
+# loss of the broker: it reads on at the offset after the last one it got.
+
+
+PREFETCH_BYTES = 16 * 1024 * 1024
+_log = logging.getLogger(__name__)
+
+
+class Feed:
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        start: StartPosition,
+        *,
+        end: int | None,
+        follow: bool,
+        max_messages: int | None,
+        where: str | None = None,
+        committed: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._start = start
+        self._end = end
+        self._follow = follow
+        self._where = where
+        self._committed = committed
+        self._remaining = max_messages
+        self._next_offset = start.value if start.kind == "offset" else None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._held_bytes = 0
+        self._finished = False
+        self._error: IcestreamError | None = None
+        self._closed = False
+        self._reader: Any = None
+        self._accepted = False
+        self._listener: Callable[[], None] | None = None
+        self.interruption: IcestreamError | None = None
+        """Why nothing comes at the moment, while the broker is away and is looked for."""
+        self._thread = threading.Thread(target=self._run, name="icestream-feed", daemon=True)
+        self._thread.start()
+
+    # ---- the caller's side
+
+    def get(self, timeout: float | None = None) -> pa.RecordBatch | None:
+        """The next batch; None at the end, or when `timeout` seconds have passed. Raises what ended the stream."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._batches or self._finished or self._closed, timeout)
+            return self._take()
+
+    def poll(self) -> tuple[pa.RecordBatch | None, bool]:
+        """A batch if one is there, and whether the stream has ended; never waits."""
+        with self._lock:
+            batch = self._take()
+            return batch, batch is None and (self._finished or self._closed)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, from the reading thread, whenever `poll` may have something new."""
+        self._listener = listener
+
+    def _take(self) -> pa.RecordBatch | None:
+        if self._batches and not self._closed:
+            batch = self._batches.popleft()
+            self._held_bytes -= batch.nbytes
+            self._changed.notify_all()
+            return batch
+        if self._error is not None and not self._closed:
+            raise self._error
+        return None
+
+    @property
+    def ended(self) -> bool:
+        with self._lock:
+            return self._closed or (self._finished and not self._batches)
+
+    def close(self) -> None:
+        """End the stream, from any thread; who waits in `get` gets None."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            reader = self._reader
+            self._batches.clear()
+            self._changed.notify_all()
+        if reader is not None:
+            reader.cancel()
+        self._notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    # ---- the reading thread
+
+    def _run(self) -> None:
+        error: IcestreamError | None = None
+        backoff = Backoff()
+        while not self._closed:
+            try:
+                for batch in self._read():
+                    backoff.reset()
+                    self._put(batch)
+                error = None
+            except IcestreamError as failure:
+                error = failure
+            if not self._follow or self._complete():
+                break
+            if error is not None and not (self._accepted and _passes(error)):
+                break
+            self.interruption = error
+            with self._lock:
+                self._changed.wait_for(lambda: self._closed, backoff.next())
+        with self._lock:
+            self._finished = True
+            self._error = error
+            self._changed.notify_all()
+        self._notify()
+
+    def _complete(self) -> bool:
+        if self._remaining is not None and self._remaining <= 0:
+            return True
+        return self._end is not None and self._next_offset is not None and self._next_offset >= self._end
+
+    def _read(self) -> Any:
+        """Yield the batches of one call, each checked to follow on the last."""
+        reader = self._connection.get(self._ticket())
+        with self._lock:
+            self._reader = reader
+        if self._closed:
+            reader.cancel()
+            return
+        try:
+            _ = reader.schema  # comes before any message: so the broker has accepted the call
+            self._accepted = True
+            self.interruption = None
+            while True:
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    return
+                batch = self._received(chunk.data, chunk.app_metadata)
+                if batch.num_rows:
+                    yield batch
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self._connection.typed(error, "read") from error
+
+    def _ticket(self) -> dict[str, Any]:
+        start = self._start.to_json() if self._next_offset is None else self._next_offset
+        ticket = {
+            "topic": self._topic,
+            "start": start,
+            "end": self._end,
+            "max_messages": self._remaining,
+            "filter": self._where,
+        }
+        if self._follow:
+            ticket["follow"] = True
+        if self._committed:
+            ticket["committed"] = True
+        return {key: value for key, value in ticket.items() if value is not None}
+
+    def _received(self, batch: pa.RecordBatch, metadata: pa.Buffer | None) -> pa.RecordBatch:
+        fields = json.loads(metadata.to_pybytes()) if metadata is not None else {}
+        if "next_offset" in fields:  # filtered: messages are missing on purpose
+            self._next_offset = int(fields["next_offset"])
+            return self._counted(batch)
+        self._pass_over_lost(int(fields.get("lost", 0)))
+        return self._following(batch)
+
+    def _pass_over_lost(self, lost: int) -> None:
+        """Messages that a repair of the log gave up are missing for good: say so, and go on behind them."""
+        if lost and self._next_offset is not None:
+            end = self._next_offset + lost
+            _log.warning("%s: offsets %d to %d were lost and given up", self._topic, self._next_offset, end - 1)
+            self._next_offset = end
+
+    def _following(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows == 0:
+            return batch
+        first = batch.column(0)[0].as_py()
+        if self._next_offset is not None and first < self._next_offset:
+            batch = slice_from(batch, self._next_offset)
+        elif self._next_offset is not None and first > self._next_offset:
+            raise DamagedError(
+                f"the broker sent offset {first} after {self._next_offset - 1}", operation="read", place=self._topic
+            )
+        if batch.num_rows:
+            self._next_offset = batch.column(0)[-1].as_py() + 1
+        return self._counted(batch)
+
+    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._remaining is not None:
+            batch = batch.slice(0, self._remaining)
+            self._remaining -= batch.num_rows
+        return batch
+
+    def _put(self, batch: pa.RecordBatch) -> None:
+        with self._lock:
+            self._changed.wait_for(
+                lambda: self._closed or not self._batches or self._held_bytes + batch.nbytes <= PREFETCH_BYTES
+            )
+            if not self._closed:
+                self._batches.append(batch)
+                self._held_bytes += batch.nbytes
+                self._changed.notify_all()
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._listener is not None:
+            self._listener()
+
+
+_JOIN_TIMEOUT_S = 2.0
+
+
+def _passes(error: IcestreamError) -> bool:
+    """Whether a broker that comes back would heal it. A broker that is stopping says that it is closed."""
+    return error.retryable or isinstance(error, UnavailableError | ClosedError)
+
 
 _NAMES = (STREAM_SCHEMA.names, [*STREAM_SCHEMA.names, "redelivery_count"])
 """Of the columns that a reader gets, and a subscription."""

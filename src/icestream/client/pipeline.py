@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from icestream.client.connection import Connection
-from icestream.client.ranges import RangeReader
+from icestream.client.range_reader import RangeReader
 from icestream.model.formats import StorageFormat
 from icestream.model.names import TopicName
 

@@ -3,18 +3,14 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from icestream.client.arrow import to_batches
-from icestream.client.checks import MESSAGE_OVERHEAD_BYTES, checked
-from icestream.client.outbox import Outbox
-from icestream.client.pending import PendingBatch
-from icestream.client.publisher import Publisher
-from icestream.client.receipt import BatchReceipt, Receipt
+from icestream.client.publisher import Outbox, Publisher
+from icestream.client.receipt import BatchReceipt, PendingBatch, Receipt
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -24,14 +20,131 @@ from icestream.model.errors import (
     OverloadedError,
     TooLargeError,
 )
-from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.model.messages import MESSAGE_SCHEMA, check_batch, check_message_sizes
+
+# --------------------
+# Arrow data from users, made into batches that the topic and the broker take.
+
+
+def to_batches(
+    data: Any, schema: pa.Schema, *, max_batch_bytes: int, max_message_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """`data` as sound batches of `schema`, none larger than allowed. Columns that fit are not copied."""
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        raise InvalidMessageError(
+            f"a batch is a pyarrow Table or RecordBatch, not {type(data).__name__}", operation="send_batch"
+        )
+    if not data.schema.equals(schema):
+        data = _conform(data, schema)
+    batches = data.to_batches() if isinstance(data, pa.Table) else [data]
+    for batch in batches:
+        check_batch(batch, schema)
+        if batch.nbytes > max_message_bytes:
+            check_message_sizes(batch, max_message_bytes)
+        yield from _split(batch, max_batch_bytes)
+
+
+def _conform(data: Any, schema: pa.Schema) -> Any:
+    """The columns of `schema` by name, in its order, each cast where its type differs.
+
+    One that is missing is null where it may be: a topic may have got columns since its senders were written.
+    """
+    names = data.schema.names
+    if unknown := sorted(set(names) - set(schema.names)):
+        raise InvalidMessageError(
+            f"the topic has no column {', '.join(map(repr, unknown))}",
+            operation="send_batch",
+            remedy=f"its columns are {', '.join(schema.names)}",
+        )
+    columns = []
+    for field in schema:
+        if names.count(field.name) > 1:
+            raise InvalidMessageError(f"column {field.name!r} is there twice", operation="send_batch")
+        if field.name in names:
+            columns.append(_cast(data.column(field.name), field))
+        elif field.nullable:
+            columns.append(pa.nulls(data.num_rows, field.type))
+        else:
+            raise InvalidMessageError(f"column {field.name!r} is missing", operation="send_batch")
+    make = pa.Table if isinstance(data, pa.Table) else pa.RecordBatch
+    return make.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, field: pa.Field) -> Any:
+    if column.type.equals(field.type):
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidMessageError(
+            f"column {field.name!r} is {column.type}, which does not become {field.type}: {error}",
+            operation="send_batch",
+        ) from error
+
+
+def _split(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Slices of whole rows, each at most `max_bytes` on the wire; slices share the batch's memory."""
+    if batch.num_rows == 0:
+        return
+    size = pa.ipc.get_record_batch_size(batch)
+    if size <= max_bytes:
+        yield batch
+        return
+    if batch.num_rows == 1:
+        raise TooLargeError(f"a message has {size} bytes, the broker's limit is {max_bytes}", operation="send_batch")
+    # A little more parts than the average needs, so that uneven rows seldom have to be halved again.
+    rows = max(1, min(batch.num_rows // 2, int(batch.num_rows * max_bytes / size * 0.95)))
+    for start in range(0, batch.num_rows, rows):
+        yield from _split(batch.slice(start, rows), max_bytes)
+
+
+# --------------------
+# What a single message may be made of, checked before it joins others in a batch that it could spoil.
+
+
+MESSAGE_OVERHEAD_BYTES = 24
+"""Arrow's offsets and null bits a message, rounded up; so the client's limits are never wider than the broker's."""
+
+ATTRIBUTE_OVERHEAD_BYTES = 16
+
+
+def checked(
+    payload: Any, key: Any, attributes: Mapping[str, str] | None
+) -> tuple[bytes, bytes | None, list[tuple[str, str]] | None, int]:
+    """Values that Arrow will take, copied where the caller could still change them, and their size."""
+    payload = _bytes(payload, "payload")
+    size = len(payload) + MESSAGE_OVERHEAD_BYTES
+    if key is not None:
+        key = _bytes(key, "key")
+        size += len(key)
+    if attributes is None:
+        return payload, key, None, size
+    try:
+        pairs = list(attributes.items())
+        for name, value in pairs:
+            size += len(name.encode()) + len(value.encode()) + ATTRIBUTE_OVERHEAD_BYTES
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidMessageError(
+            f"attributes are a dictionary of texts, not {attributes!r:.80}: {error}", operation="send"
+        ) from error
+    return payload, key, pairs, size
+
+
+def _bytes(value: Any, what: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidMessageError(
+        f"a {what} is bytes, not {type(value).__name__}", operation="send", remedy='use text.encode() or b"…"'
+    )
 
 
 class Producer:
     """Sends messages to a topic in order, each stored once, whatever happens to the connection meanwhile.
 
     Safe to use from several threads; messages of one thread keep their order. Not across a fork. A producer without a
-    given name takes a new one when its old numbering cannot be continued; see `icestream.client.outbox`.
+    given name takes a new one when its old numbering cannot be continued; see `icestream.client.publisher`.
     """
 
     def __init__(

@@ -5,20 +5,563 @@ processed at least once, whoever crashes; `redelivery_count` says how often it w
 """
 
 import contextlib
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.flight as fl
 
+from icestream.client.connection import Backoff, Connection
 from icestream.client.consumer import check_messages, messages
-from icestream.client.offset_ranges import Ranges, offsets_of, ranges_of
-from icestream.client.subscription_acks import Acks
-from icestream.client.subscription_feed import SubscriptionFeed
-from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
-from icestream.model.message import Message
+from icestream.model.errors import (
+    ClosedError,
+    DeadlineError,
+    IcestreamError,
+    InvalidRequestError,
+    UnavailableError,
+    error_from_dict,
+)
+from icestream.model.messages import JOIN_BYTES, Message
+
+# --------------------
+# One DoExchange stream of a subscription: batches in; acknowledgements, credit and signs of life out.
+#
+# The broker cannot break off a stream that it reads from, so it announces the end: `{"error": …}`. The stream is then
+# ended from this side, and the broker ends the call with that error.
+
+
+_OPERATION = "subscribe"
+
+
+class Received(NamedTuple):
+    """A batch and what it costs of the credit, or a message of the broker's."""
+
+    batch: pa.RecordBatch | None
+    fields: dict[str, Any]
+
+
+class SubscriptionStream:
+    """Any thread may send; one thread reads."""
+
+    def __init__(self, connection: Connection, request: dict[str, Any]) -> None:
+        self._connection = connection
+        self._write_lock = threading.Lock()
+        self._writer, self._reader = connection.exchange(_OPERATION)
+        self.send(request)
+
+    def send(self, fields: dict[str, Any]) -> bool:
+        """Whether it went out. A broken stream is told to the reading thread, with the reason."""
+        with self._write_lock:
+            try:
+                self._writer.write_metadata(json.dumps(fields).encode())
+            except (fl.FlightError, pa.ArrowException):
+                return False
+            return True
+
+    def read(self) -> Iterator[Received]:
+        """What the broker sends; raises what ended the stream, always."""
+        announced: IcestreamError | None = None
+        failure: Exception | None = None
+        try:
+            while True:
+                chunk = self._reader.read_chunk()
+                fields = json.loads(chunk.app_metadata.to_pybytes()) if chunk.app_metadata is not None else {}
+                if "error" in fields:
+                    announced = error_from_dict(fields["error"])
+                    self.finish()
+                elif announced is None:
+                    yield Received(chunk.data, fields)
+        except StopIteration:
+            pass
+        except (fl.FlightError, pa.ArrowException) as error:
+            failure = error
+        except ValueError as error:  # not the protocol: the broker does not know that it is over
+            failure = error
+            self.cancel()
+        finally:
+            failure = self._close() or failure
+        if announced is None and failure is not None:
+            raise self._connection.typed(failure, _OPERATION) from failure
+        raise announced or UnavailableError(
+            f"the broker at {self._connection.url} ended the stream", operation=_OPERATION
+        )
+
+    def finish(self) -> None:
+        """Say that no more comes; the broker then ends the stream."""
+        with self._write_lock, contextlib.suppress(fl.FlightError, pa.ArrowException):
+            self._writer.done_writing()  # broken already? The reading thread sees it too
+
+    def cancel(self) -> None:
+        """End the reading thread's wait."""
+        self._reader.cancel()
+
+    def _close(self) -> Exception | None:
+        """Let the stream go; the reason for its end, if it was broken."""
+        failure: Exception | None = None
+        with self._write_lock:
+            try:
+                self._writer.close()
+            except (fl.FlightError, pa.ArrowException) as error:
+                failure = error
+        return failure
+
+
+# --------------------
+# Offsets as ranges `(first, end)`, without a Python object a message where they come as a column.
+
+
+Ranges: TypeAlias = list[tuple[int, int]]
+
+_COLUMNS = ("offset", "_offset")
+
+
+def offsets_of(data: Any) -> pa.Array:
+    """The offsets of a delivered batch or table, or of what is left of it after a filter."""
+    name = next((name for name in _COLUMNS if name in data.schema.names), None)
+    if name is None:
+        raise InvalidRequestError(
+            "the batch has no column of offsets", operation="acknowledge", remedy="keep the column offset"
+        )
+    column = data.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def ranges_of(offsets: pa.Array) -> Ranges:
+    """The ranges that the offsets make up, in order; they may come in any order, and twice."""
+    count = len(offsets)
+    if not count:
+        return []
+    steps = pc.pairwise_diff(offsets)
+    if count > 1 and pc.min(steps).as_py() < 0:
+        offsets = offsets.sort()
+        steps = pc.pairwise_diff(offsets)
+    # The first step is null, and so no start of another range.
+    starts = pc.indices_nonzero(pc.fill_null(pc.greater(steps, 1), fill_value=False))
+    firsts = [offsets[0].as_py(), *offsets.take(starts).to_pylist()]
+    lasts = [*offsets.take(pc.subtract(starts, pa.scalar(1, starts.type))).to_pylist(), offsets[-1].as_py()]
+    return [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same offsets in as few ranges as possible, in order."""
+    merged: Ranges = []
+    for first, end in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return merged
+
+
+# --------------------
+# What a consumer sends to the broker: acknowledgements, refusals, credit, signs of life.
+#
+# They are collected for a few milliseconds and sent together by a thread of their own, as ranges of offsets. Taking
+# note
+# of a single acknowledged message costs an append to a deque: no lock, and no message on the wire. What could not
+# be sent
+# when the connection broke is sent on the next one. That is harmless: the broker ignores what it did not deliver there.
+
+
+LINGER_S = 0.02
+MAX_COLLECTED = 1_000
+"""Acknowledgements of single messages that go at once."""
+_MAX_RANGES = 10_000
+"""In one message to the broker."""
+_IDLE_S = 10.0
+
+
+class Acks:
+    def __init__(self) -> None:
+        self._offsets: deque[int] = deque()
+        self._ranges: deque[tuple[int, int]] = deque()
+        self._refused: deque[tuple[int | None, Ranges]] = deque()
+        self._cumulative = -1
+        self._granted = (0, 0)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._sending = threading.Lock()
+        self._pending = threading.Event()
+        self._urgent = threading.Event()
+        self._stream: SubscriptionStream | None = None
+        self._ping_s = _IDLE_S
+        self._sent_acks = False
+        self._flushes = 0
+        self._flushed = 0
+        self._failure: IcestreamError | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="icestream-acks", daemon=True)
+        self._thread.start()
+
+    # ---- what the application says
+
+    def ack(self, offset: int) -> None:
+        self._offsets.append(offset)
+        if not self._pending.is_set():
+            self._pending.set()
+        elif len(self._offsets) >= MAX_COLLECTED and not self._urgent.is_set():
+            self._urgent.set()
+
+    def ack_ranges(self, ranges: Ranges) -> None:
+        self._ranges.extend(ranges)
+        self._pending.set()
+
+    def ack_cumulative(self, offset: int) -> None:
+        with self._lock:
+            self._cumulative = max(self._cumulative, offset)
+        self._pending.set()
+
+    def nack(self, ranges: Ranges, delay_ms: int | None) -> None:
+        self._refused.append((delay_ms, ranges))
+        self._pending.set()
+
+    def grant(self, messages: int, nbytes: int, *, urgent: bool) -> None:
+        """Give back credit."""
+        with self._lock:
+            self._granted = (self._granted[0] + messages, self._granted[1] + nbytes)
+        self._pending.set()
+        if urgent:
+            self._urgent.set()
+
+    def flush(self, timeout: float) -> None:
+        """Send all that was said so far, and wait until the broker has applied and stored it."""
+        deadline = time.monotonic() + timeout
+        with self._sending:
+            with self._lock:
+                stream = self._stream
+                self._flushes += 1
+                number = self._flushes
+            if self._closed or stream is None or not self._send_collected(stream, {"flush": number}):
+                raise self._not_flushed()
+        with self._lock:
+            done = self._changed.wait_for(
+                lambda: self._flushed >= number or self._stream is not stream, deadline - time.monotonic()
+            )
+            if self._flushed >= number:
+                if self._failure is not None:
+                    raise self._failure
+                return
+        raise self._not_flushed() if done else DeadlineError(f"not flushed within {timeout} s", operation="flush")
+
+    def _not_flushed(self) -> IcestreamError:
+        if self._closed:
+            return ClosedError("the subscription is closed", operation="flush")
+        return UnavailableError(
+            "the connection to the broker is broken",
+            operation="flush",
+            remedy="what was acknowledged last may be delivered again",
+        )
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether acknowledgements were given that no flush has confirmed."""
+        return bool(self._sent_acks or self._offsets or self._ranges or self._refused or self._cumulative >= 0)
+
+    # ---- the connection
+
+    def attach(self, stream: SubscriptionStream, ping_s: float) -> None:
+        with self._lock:
+            self._stream = stream
+            self._granted = (0, 0)  # a new stream begins with all of it
+            self._ping_s = ping_s
+        self._pending.set()
+
+    def detach(self) -> None:
+        with self._lock:
+            self._stream = None
+            self._ping_s = _IDLE_S
+            self._changed.notify_all()
+
+    def flushed(self, number: int, failure: dict[str, Any] | None = None) -> None:
+        """The broker's answer to a flush, and to all before it."""
+        with self._lock:
+            self._flushed = max(self._flushed, number)
+            self._failure = None if failure is None else error_from_dict(failure)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._closed = True
+        self._pending.set()
+        self._urgent.set()
+        self._thread.join()
+
+    # ---- the sending thread
+
+    def _run(self) -> None:
+        while not self._closed:
+            if self._pending.wait(self._ping_s):
+                self._urgent.wait(LINGER_S)
+            # Cleared before looking, so that what is said after the look is not missed.
+            self._urgent.clear()
+            self._pending.clear()
+            with self._sending:
+                stream = self._stream
+                if stream is not None:
+                    self._send_collected(stream, {})
+
+    def _send_collected(self, stream: SubscriptionStream, last: dict[str, Any]) -> bool:
+        """Send what was collected, or at least a sign of life, and `last` behind it."""
+        acks = self._take_acks()
+        refused = [self._refused.popleft() for _ in range(len(self._refused))]
+        with self._lock:
+            cumulative, self._cumulative = self._cumulative, -1
+            granted = (0, 0)
+            if stream is self._stream:  # credit is a stream's own
+                granted, self._granted = self._granted, granted
+            self._sent_acks = not last and bool(self._sent_acks or acks or refused or cumulative >= 0)
+        messages: list[dict[str, Any]] = [
+            {"ack": acks[start : start + _MAX_RANGES]} for start in range(0, len(acks), _MAX_RANGES)
+        ]
+        if cumulative >= 0:
+            messages.append({"ack_cumulative": cumulative})
+        for delay_ms, ranges in refused:
+            messages.append({"nack": ranges} if delay_ms is None else {"nack": ranges, "delay_ms": delay_ms})
+        if granted != (0, 0):
+            messages.append({"grant": granted})
+        if last:
+            messages.append(last)
+        sent = all(stream.send(message) for message in _joined(messages or [{"ping": 1}]))
+        if not sent:
+            self._ranges.extend(acks)
+            self._refused.extend(refused)
+            with self._lock:
+                self._cumulative = max(self._cumulative, cumulative)
+        return sent
+
+    def _take_acks(self) -> Ranges:
+        offsets = [self._offsets.popleft() for _ in range(len(self._offsets))]
+        ranges = [self._ranges.popleft() for _ in range(len(self._ranges))]
+        if offsets:
+            ranges += ranges_of(pa.array(offsets, pa.int64()))
+        return merge(ranges)
+
+
+def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbours that say different things go as one message."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        if joined and not joined[-1].keys() & message.keys():
+            joined[-1] = joined[-1] | message
+        else:
+            joined.append(message)
+    return joined
+
+
+# --------------------
+# A subscription's batches as they come, read by a thread of their own.
+#
+# The broker sends no more than it was given credit for, so what waits here is bounded by `receiver_queue` messages and
+# `max_bytes`; credit goes back as the application takes batches. When the connection breaks, the thread connects again,
+# as long as it takes. What waited is then forgotten: the broker delivers it again, here or to another consumer.
+
+
+_END_S = 1.0
+_JOIN_TIMEOUT_S = 2.0
+_PINGS_PER_TIMEOUT = 3
+
+
+class SubscriptionFeed:
+    def __init__(self, connection: Connection, request: dict[str, Any], acks: Acks) -> None:
+        self._connection = connection
+        self._request = request
+        self._acks = acks
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting: deque[pa.RecordBatch] = deque()
+        self._taken_messages = 0
+        self._taken_bytes = 0
+        self._stream: SubscriptionStream | None = None
+        self._finished = False
+        self._error: IcestreamError | None = None
+        self._closed = False
+        self._listener: Callable[[], None] | None = None
+        self.interruption: IcestreamError | None = None
+        """Why nothing comes at the moment, while the broker is away and is looked for."""
+        self.subscribed: dict[str, Any] | None = None
+        """What the broker said when it accepted this consumer; None before."""
+        self.on_break: Callable[[], None] = lambda: None
+        """Called when deliveries were forgotten, because they come again."""
+        self._thread = threading.Thread(target=self._run, name="icestream-subscription", daemon=True)
+        self._thread.start()
+
+    # ---- the caller's side
+
+    def wait_subscribed(self, timeout: float) -> dict[str, Any]:
+        """Wait until the broker has accepted this consumer; raises why it did not."""
+        with self._lock:
+            self._changed.wait_for(lambda: self.subscribed or self._finished, timeout)
+            if self.subscribed is not None:
+                return self.subscribed
+            raise self._error or DeadlineError(
+                f"no answer from the broker at {self._connection.url} within {timeout} s", operation="subscribe"
+            )
+
+    def get(
+        self,
+        timeout: float | None = None,
+        *,
+        max_messages: int | None = None,
+        check: Callable[[pa.RecordBatch], None] | None = None,
+    ) -> pa.RecordBatch | None:
+        """The next batch; None after `timeout` seconds or when closed. Raises what ended the subscription.
+
+        A batch for which `check` raises stays.
+        """
+        with self._lock:
+            if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._finished or self._closed, timeout)
+            if self._waiting and check is not None:
+                check(self._waiting[0])
+            return self._take(max_messages)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, from the reading thread, whenever `poll` may have something new."""
+        self._listener = listener
+
+    @property
+    def ended(self) -> bool:
+        return self._closed or (self._finished and not self._waiting)
+
+    @property
+    def _may_create(self) -> bool:
+        """Not the second time: a subscription that is gone was deleted, and would begin elsewhere."""
+        return self.subscribed is None and bool(self._request.get("create", True))
+
+    @property
+    def connected(self) -> bool:
+        return self._stream is not None
+
+    def _take(self, max_messages: int | None) -> pa.RecordBatch | None:
+        """The next batch, joined with those behind it while they are small."""
+        if self._closed:
+            return None
+        if not self._waiting:
+            if self._error is not None:
+                raise self._error
+            return None
+        batches: list[pa.RecordBatch] = []
+        messages = nbytes = 0
+        while self._waiting and nbytes < JOIN_BYTES and (max_messages is None or messages < max_messages):
+            batch = self._waiting.popleft()
+            if max_messages is not None and messages + batch.num_rows > max_messages:
+                self._waiting.appendleft(batch.slice(max_messages - messages))
+                batch = batch.slice(0, max_messages - messages)
+            batches.append(batch)
+            messages += batch.num_rows
+            nbytes += batch.nbytes
+        self._give_back(messages, nbytes)
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    def _give_back(self, messages: int, nbytes: int) -> None:
+        """Return credit: when half of it was used, and when there is nothing else to do."""
+        self._taken_messages += messages
+        self._taken_bytes += nbytes
+        much = (
+            2 * self._taken_messages >= self._request["max_messages"]
+            or 2 * self._taken_bytes >= self._request["max_bytes"]
+        )
+        if much or not self._waiting:
+            self._acks.grant(self._taken_messages, self._taken_bytes, urgent=much)
+            self._taken_messages = self._taken_bytes = 0
+
+    def close(self) -> None:
+        """End the stream, from any thread; who waits in `get` gets None."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            stream = self._stream
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._notify()
+        if stream is not None:
+            stream.finish()
+            self._join(_END_S)
+            stream.cancel()
+        self._join(_JOIN_TIMEOUT_S)
+
+    def _join(self, timeout: float) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    # ---- the reading thread
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        error: IcestreamError | None = None
+        while not self._closed:
+            started = time.monotonic()
+            try:
+                self._read(SubscriptionStream(self._connection, self._request | {"create": self._may_create}))
+            except IcestreamError as failure:
+                error = failure
+            except Exception as failure:  # noqa: BLE001 - who waits for messages is to hear of it
+                error = IcestreamError(f"the consumer failed: {failure!r}", operation="subscribe")
+            if self._detach():
+                self.on_break()
+            if self.subscribed is None or not _passes(error):
+                break
+            self.interruption = error
+            if time.monotonic() - started > _END_S:
+                backoff.reset()
+            with self._lock:
+                self._changed.wait_for(lambda: self._closed, backoff.next())
+        with self._lock:
+            self._finished = True
+            self._error = error
+            self._changed.notify_all()
+        self._notify()
+
+    def _read(self, stream: SubscriptionStream) -> None:
+        """Take in what comes, until the stream ends, which raises."""
+        with self._lock:
+            self._stream = stream
+        if self._closed:
+            stream.cancel()
+        for batch, fields in stream.read():
+            if batch is not None:
+                self._put(batch)
+            elif "flushed" in fields:
+                self._acks.flushed(fields["flushed"], fields.get("failure"))
+            elif "subscribed" in fields:
+                accepted = fields["subscribed"]
+                self._acks.attach(stream, accepted["session_timeout_ms"] / 1000 / _PINGS_PER_TIMEOUT)
+                with self._lock:
+                    self.interruption = None
+                    self.subscribed = accepted
+                    self._changed.notify_all()
+
+    def _put(self, batch: pa.RecordBatch) -> None:
+        with self._lock:
+            if not self._closed and batch.num_rows:
+                self._waiting.append(batch)
+                self._changed.notify()
+        self._notify()
+
+    def _detach(self) -> bool:
+        """Forget the stream and what came by it."""
+        self._acks.detach()
+        with self._lock:
+            self._stream = None
+            self._waiting.clear()
+            self._taken_messages = self._taken_bytes = 0
+            return not self._closed
+
+    def _notify(self) -> None:
+        if self._listener is not None:
+            self._listener()
+
+
+def _passes(error: IcestreamError | None) -> bool:
+    """Whether a broker that comes back would heal it. A broker that is stopping says that it is closed."""
+    return error is None or error.retryable or isinstance(error, UnavailableError | ClosedError)
+
 
 _CUMULATIVE = frozenset({"exclusive", "failover"})
 _FLUSH_S = 10.0

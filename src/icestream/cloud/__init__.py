@@ -12,11 +12,20 @@ What it guarantees
 `reader` reads frames on from an offset: `frame_walk` checks them, `read_ahead` fetches what follows meanwhile.
 """
 
-from icestream.cloud.descriptor import Head, ObjectDescriptor, Part, damaged_object, inline_index
-from icestream.cloud.object_map import ObjectMap, Span
-from icestream.cloud.registry import Registry
+from icestream.cloud.object import (
+    FOOTER_BYTES,
+    Head,
+    ObjectDescriptor,
+    Part,
+    Trailer,
+    check_trailer,
+    damaged_object,
+    decode_trailer,
+    footer_data_bytes,
+    inline_index,
+)
+from icestream.cloud.registry import ObjectMap, Registry, Span
 from icestream.cloud.store import ObjectInfo, ObjectStore, ObjectWriter
-from icestream.cloud.trailer import FOOTER_BYTES, Trailer, check_trailer, decode_trailer, footer_data_bytes
 
 __all__ = [
     "FOOTER_BYTES",

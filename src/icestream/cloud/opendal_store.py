@@ -5,30 +5,221 @@ while they wait, but for one, the step of a blocking list. So lists are asynchro
 """
 
 import asyncio
+import base64
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import opendal
+from opendal import exceptions
+from opendal.file import File
 from opendal.layers import RetryLayer, TimeoutLayer
+from opendal.options import WriteKwargs
 from opendal.types import Entry
+from pydantic import SecretStr
 
 from icestream.cloud import directory
-from icestream.cloud.backends import Backend, backend_of
 from icestream.cloud.opendal_errors import FAILURES, may_be_short, typed
-from icestream.cloud.opendal_writer import OpendalWriter
 from icestream.cloud.store import ObjectInfo, ObjectStore, ObjectWriter
 from icestream.config import CloudSettings
 from icestream.model.errors import (
+    ClosedError,
     DamagedError,
     IcestreamError,
     InvalidRequestError,
+    ObjectExistsError,
     ObjectNotFoundError,
     UnavailableError,
 )
+from icestream.model.frame_bytes import Bytes
+
+# --------------------
+# Writes one object through OpenDAL: in one request if it is small, else in parts.
+#
+# The store itself sees to it that an object is there wholly or not at all, and that of several writers one wins:
+# the last
+# request is conditional on there being no object. That request may be repeated because its answer was lost, and then
+# finds the object that it made itself. So each writer leaves a token in the object's metadata, and knows its own.
+
+
+_TOKEN = "writer"  # plain letters: not every store takes others in the names of metadata  # noqa: S105
+
+
+class OpendalWriter:
+    """For one thread. At most `parallel + 1` parts are in memory."""
+
+    def __init__(
+        self,
+        operator: opendal.Operator,
+        path: str,
+        place: str,
+        *,
+        part_bytes: int,
+        parallel: int,
+        secrets: tuple[str, ...],
+    ) -> None:
+        self._operator = operator
+        self._path = path
+        self._place = place
+        self._part_bytes = part_bytes
+        self._secrets = secrets
+        self._token = uuid.uuid4().hex
+        self._written = 0
+        self._state: File | IcestreamError | None
+        options: WriteKwargs = {"chunk": part_bytes, "concurrent": parallel, "if_not_exists": True}
+        if operator.capability().write_with_user_metadata:
+            options["user_metadata"] = {_TOKEN: self._token}
+        try:
+            self._state = operator.open(path, "wb", **options)
+        except FAILURES as error:
+            raise self._typed(error, "begin object") from None
+
+    def write(self, data: Bytes, /) -> None:
+        file = self._file()
+        with memoryview(data).cast("B") as view:
+            for start in range(0, len(view), self._part_bytes):
+                piece = bytes(view[start : start + self._part_bytes])
+                try:
+                    file.write(piece)
+                except FAILURES as error:
+                    # OpenDAL would go on without what it could not send, so it must not get another call.
+                    self._state = self._typed(error, "write object")
+                    raise self._state from None
+                self._written += len(piece)
+
+    def finish(self) -> None:
+        file, self._state = self._file(), None
+        try:
+            file.close()
+        except FAILURES as error:
+            self._settle(self._typed(error, "finish object"))
+
+    def abort(self) -> None:
+        """OpenDAL cannot call off an upload in parts: S3 keeps them, unseen, until the bucket's rules remove them."""
+        self._state = None
+
+    def _file(self) -> File:
+        if isinstance(self._state, IcestreamError):
+            raise self._state
+        if self._state is None:
+            raise ClosedError("the object was finished or given up", operation="write object", place=self._place)
+        return self._state
+
+    def _settle(self, error: IcestreamError) -> None:
+        """What it means that the last request failed: see what is there."""
+        try:
+            found = self._operator.stat(self._path)
+        except exceptions.NotFound:
+            if isinstance(error, ObjectExistsError | ObjectNotFoundError):
+                reason = "the store has lost the upload, or has another one of that name under way"
+                raise UnavailableError(reason, operation="finish object", place=self._place) from None
+        except FAILURES:
+            pass
+        else:
+            if (found.user_metadata or {}).get(_TOKEN) == self._token and found.content_length == self._written:
+                return  # only the answer got lost
+            if isinstance(error, ObjectNotFoundError):
+                error = self._typed(exceptions.AlreadyExists(), "finish object")
+        raise error from None
+
+    def _typed(self, error: BaseException, operation: str) -> IcestreamError:
+        return typed(error, self._secrets, operation=operation, place=self._place)
+
+
+# --------------------
+# What OpenDAL is told for each backend.
+#
+# Settings that are not given are not passed on, so that OpenDAL looks where each provider's own tools do: environment
+# variables, configuration files, the machine's identity.
+
+
+_AZURE = "https://{account}.blob.core.windows.net"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A service of OpenDAL, where in it our objects are, and what must never be shown."""
+
+    scheme: str
+    options: Mapping[str, str] = field(repr=False)
+    base: str  # stands before every key; empty or with a slash at its end
+    name: str  # for people
+    secrets: tuple[str, ...] = field(repr=False)
+
+
+def backend_of(settings: CloudSettings, prefix: str) -> Backend:
+    """Settings are valid already: what belongs together is there, and what does not is not."""
+    if settings.backend is None:
+        raise InvalidRequestError("there is no object store", operation="open store", remedy="set cloud.backend")
+    root = settings.root or ""
+    if settings.backend in ("s3", "gcs", "azblob"):
+        place, _, inner = root.rpartition("://")[2].partition("/")
+        options = _CLOUDS[settings.backend](settings, place)
+        name = f"{settings.backend}://{place}"
+    else:
+        place, inner = (str(Path(root).expanduser().absolute()), "") if settings.backend == "fs" else (root, "")
+        options = {"root": place} if settings.backend == "fs" else {}
+        name = place if settings.backend == "fs" else f"memory://{place}"
+    base = "".join(f"{part}/" for part in f"{inner}/{prefix}".split("/") if part)
+    given = {option: value for option, value in options.items() if value}
+    return Backend(settings.backend, given, base, f"{name.rstrip('/')}/{base}".rstrip("/"), _secrets(settings))
+
+
+def _s3(settings: CloudSettings, bucket: str) -> dict[str, str]:
+    return {
+        "bucket": bucket,
+        "region": settings.region or "",
+        "endpoint": settings.endpoint or "",
+        "access_key_id": _shown(settings.access_key),
+        "secret_access_key": _shown(settings.secret_key),
+        "session_token": _shown(settings.session_token),
+        "profile": settings.profile or "",
+        "role_arn": settings.role_arn or "",
+        "skip_signature": _flag(settings.anonymous),
+        "enable_virtual_host_style": _flag(settings.virtual_host_style),
+    }
+
+
+def _gcs(settings: CloudSettings, bucket: str) -> dict[str, str]:
+    return {
+        "bucket": bucket,
+        "endpoint": settings.endpoint or "",
+        "credential": base64.b64encode(_shown(settings.credentials_json).encode()).decode(),
+        "credential_path": str(settings.credentials_path or ""),
+        "skip_signature": _flag(settings.anonymous),
+    }
+
+
+def _azblob(settings: CloudSettings, container: str) -> dict[str, str]:
+    return {
+        "container": container,
+        "endpoint": settings.endpoint or _AZURE.format(account=settings.account_name),
+        "account_name": settings.account_name or "",
+        "account_key": _shown(settings.account_key),
+        "skip_signature": _flag(settings.anonymous),
+    }
+
+
+_CLOUDS: Mapping[str, Callable[[CloudSettings, str], dict[str, str]]] = {"s3": _s3, "gcs": _gcs, "azblob": _azblob}
+
+
+def _shown(secret: SecretStr | None) -> str:
+    return secret.get_secret_value() if secret else ""
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else ""
+
+
+def _secrets(settings: CloudSettings) -> tuple[str, ...]:
+    named = ("access_key", "secret_key", "session_token", "credentials_json", "account_key")
+    return tuple(value for value in (_shown(getattr(settings, name)) for name in named) if value)
+
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0

@@ -18,18 +18,118 @@ with an object that no description names, and that the new owner removes.
 """
 
 import threading
-from dataclasses import replace
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, Self
 
-from icestream.cloud.descriptor import Head, ObjectDescriptor
-from icestream.cloud.names import ObjectName, object_key
-from icestream.cloud.object_maker import ObjectMaker
-from icestream.cloud.object_map import ObjectMap
-from icestream.cloud.packing import Extent
-from icestream.cloud.registry import Registry
-from icestream.cloud.stray_objects import StrayObjects
-from icestream.cloud.upload_notes import NotesFile, Pending, UploadNotes
+import structlog
+
+from icestream.cloud.object import Head, ObjectDescriptor, ObjectName, object_key, stream_prefix
+from icestream.cloud.object_writer import Extent, ObjectMaker, Place
+from icestream.cloud.registry import ObjectMap, Registry
+from icestream.cloud.store import ObjectStore
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import ConflictError, DamagedError
+from icestream.model.names import TopicName
+
+# --------------------
+# What an uploader notes beside the log: how far it is, and which object it is making.
+#
+# The metadata store's head is the truth. The notes say what it cannot: that an object was begun which may be there and
+# has no description yet. So after a crash that object is found again, and not sent again.
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An object that was begun; it may be in the store."""
+
+    key: str
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True)
+class UploadNotes:
+    stream_id: str
+    epoch: int
+    uploaded_end: int
+    file_seq: int
+    byte_pos: int
+    """Where in the log the next object begins."""
+    pending: Pending | None = None
+
+    @property
+    def place(self) -> Place:
+        return Place(self.file_seq, self.byte_pos)
+
+    def to_fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        pending = fields["pending"]
+        return cls(**(fields | {"pending": Pending(**pending) if pending is not None else None}))
+
+
+class NotesFile(Protocol):
+    """Where the notes are kept; after any crash there are the old ones or the new ones."""
+
+    @property
+    def name(self) -> str: ...
+
+    def load(self) -> UploadNotes | None:
+        """None where there are none, or none that can be read."""
+
+    def save(self, notes: UploadNotes, /) -> None: ...
+
+
+# --------------------
+# Objects in the store that no description names: what an earlier owner, or a lost note, left behind the head.
+#
+# Those that follow on the head and hold what the log holds are described and need not be sent again; the others are
+# removed. Never touched are objects of a later owner, objects before the head, and objects with offsets that the
+# log does
+# not have: where the metadata store was set back, they may be all that is left of these.
+
+
+_log = structlog.get_logger(__name__)
+
+
+class StrayObjects:
+    def __init__(self, store: ObjectStore, pending: list[Pending] | None = None) -> None:
+        self._store = store
+        self._found = deque(pending or ())
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    @classmethod
+    def find(
+        cls, store: ObjectStore, topic: TopicName, stream_id: str, head: Head, bounds: tuple[int, int]
+    ) -> "StrayObjects":
+        """By offset. Once the topic was claimed, nobody can describe them but this owner."""
+        found: list[Pending] = []
+        start_offset, durable_end = bounds
+        for info in store.list(stream_prefix(topic, stream_id)):
+            name = ObjectName.parse(info.key)
+            if name is None or name.epoch > head.epoch or name.first_offset < head.uploaded_end:
+                continue
+            if name.first_offset < start_offset or name.end_offset > durable_end:
+                _log.warning("an object has messages that the log does not have; it is left alone", object=info.key)
+            else:
+                found.append(Pending(info.key, name.first_offset, name.end_offset))
+        return cls(store, sorted(found, key=lambda one: one.first_offset))
+
+    def take(self, offset: int) -> Pending | None:
+        """The next one that begins at an offset, to be described if it is sound; those that cannot be are removed."""
+        while self._found:
+            stray = self._found.popleft()
+            if stray.first_offset == offset:
+                return stray
+            _log.info("an object that nothing describes is removed", object=stray.key)
+            self._store.delete(stray.key)
+        return None
+
 
 _REMOVED_AT_ONCE = 50
 """Descriptions in one transaction; stores allow some more than a hundred."""

@@ -14,19 +14,21 @@ hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_
 `layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
 """
 
-from icestream.config.auth import AuthSettings
+from icestream.config.broker import (
+    AuthSettings,
+    LogSettings,
+    QuerySettings,
+    ServerSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
 from icestream.config.cloud import CloudRetentionSettings, CloudSettings, UploaderSettings
-from icestream.config.docs import reference
-from icestream.config.errors import Problem, SettingsError
+from icestream.config.fields import Problem, SettingsError
 from icestream.config.load import Loaded, load_settings, load_with_origins
-from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
-from icestream.config.pipeline import PipelineSettings
-from icestream.config.query import QuerySettings
-from icestream.config.server import LogSettings, ServerSettings, TopicSettings
+from icestream.config.pipeline import MaintenanceSettings, PipelineSettings
 from icestream.config.settings import Settings
-from icestream.config.show import to_tree, to_yaml
-from icestream.config.subscriptions import SubscriptionSettings
+from icestream.config.show import reference, to_tree, to_yaml
 from icestream.config.table import (
     CatalogSettings,
     ObjectStoreSettings,

@@ -1,14 +1,50 @@
 """What the section classes are made of: the base class, field types, and marks that the reference reads."""
 
+import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, field_validator
 
-from icestream.config.mask import masked
+# --------------------
+# Hides secrets wherever settings are shown: repr, errors, the `config show` command.
+
+
+MASK = "**********"
+
+_SECRET_NAME = re.compile(r"secret|passw|pwd|token|credential|key|auth|connection.?string|\bsig\b", re.IGNORECASE)
+# Up to the last `@`, so that a password with an unescaped `/` or `@` is hidden whole.
+_USERINFO = re.compile(r"(://[^:@/\s]*):.*@", re.DOTALL)
+_QUERY = re.compile(
+    r"([?&;](?:[^=&;\s]*(?:secret|passw|pwd|token|credential|key|auth)[^=&;\s]*|sig)=)[^&;\s]*", re.IGNORECASE
+)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a free-form property of this name likely holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def mask_text(text: str) -> str:
+    """`text` without the password of a URI's user and without secret query parameters."""
+    return _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1:{MASK}@", text))
+
+
+def masked(value: object) -> object:
+    """`value` as plain data that YAML and JSON can hold, with secrets hidden."""
+    if isinstance(value, SecretStr):
+        return MASK
+    if isinstance(value, str | Path):
+        return mask_text(str(value))
+    if isinstance(value, Mapping):
+        return {str(name): MASK if looks_secret(str(name)) else masked(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    return value
+
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -104,3 +140,30 @@ def _expand_home(path: Path) -> Path:
 
 LocalPath = Annotated[Path, BeforeValidator(_usable_path), AfterValidator(_expand_home)]
 Secret = SecretStr | None
+
+
+# --------------------
+# What is wrong with the settings, all of it at once.
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sentence that names the key, where it was given, what was given and what is allowed."""
+
+    key: str
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class SettingsError(Exception):
+    """The settings cannot be used. `problems` has one entry for each thing to repair."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(str(problem) for problem in self.problems)

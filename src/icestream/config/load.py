@@ -8,13 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from icestream.config.errors import Problem, SettingsError
-from icestream.config.fields import BrokenRuleError
-from icestream.config.layers import Given, Layer, environment_layer, file_layer, flag_layer
-from icestream.config.mask import MASK, masked
+from icestream.config.fields import MASK, BrokenRuleError, Problem, SettingsError, masked
 from icestream.config.settings import Settings
+from icestream.config.sources import Given, Layer, environment_layer, file_layer, flag_layer, read_yaml
 from icestream.config.tree import Keys, Leaf, leaves
-from icestream.config.yaml_source import read_yaml
 
 _MAX_SHOWN = 120
 

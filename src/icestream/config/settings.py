@@ -7,16 +7,19 @@ from typing import Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from icestream.config.auth import AuthSettings
+from icestream.config.broker import (
+    AuthSettings,
+    LogSettings,
+    QuerySettings,
+    ServerSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
 from icestream.config.cloud import CloudSettings, UploaderSettings
 from icestream.config.fields import LocalPath, Section, refuse, union_members
 from icestream.config.locations import first_below, is_within
-from icestream.config.maintenance import MaintenanceSettings
 from icestream.config.metadata import MetadataSettings
-from icestream.config.pipeline import PipelineSettings
-from icestream.config.query import QuerySettings
-from icestream.config.server import LogSettings, ServerSettings, TopicSettings
-from icestream.config.subscriptions import SubscriptionSettings
+from icestream.config.pipeline import MaintenanceSettings, PipelineSettings
 from icestream.config.table import (
     CatalogSettings,
     ObjectStoreSettings,

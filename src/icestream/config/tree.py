@@ -12,8 +12,19 @@ from typing import Annotated, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from icestream.config.fields import GIB, KIB, MIB, TIB, Allowed, DefaultText, OtherName, Section, Unit, union_members
-from icestream.config.mask import masked
+from icestream.config.fields import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    Allowed,
+    DefaultText,
+    OtherName,
+    Section,
+    Unit,
+    masked,
+    union_members,
+)
 from icestream.config.settings import Settings
 
 Keys = tuple[str, ...]

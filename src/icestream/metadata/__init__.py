@@ -20,7 +20,6 @@ has every key's layout.
 from icestream.metadata import keys
 from icestream.metadata.etcd.options import EtcdOptions
 from icestream.metadata.factory import open_metadata_store
-from icestream.metadata.leases import Lease, LeaseExpiredError
 from icestream.metadata.memory import MemoryMetadataStore
 from icestream.metadata.sqlite import SqliteMetadataStore
 from icestream.metadata.store import (
@@ -31,6 +30,8 @@ from icestream.metadata.store import (
     Entry,
     Event,
     Exists,
+    Lease,
+    LeaseExpiredError,
     MetadataStore,
     Operation,
     OutcomeUnknownError,

@@ -11,21 +11,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import assert_never
 
-from icestream.metadata.base import BaseStore
-from icestream.metadata.leases import Lease, LeaseExpiredError
-from icestream.metadata.limits import (
+from icestream.metadata.store import (
+    DEFAULT_PAGE_ENTRIES,
     MAX_PAGE_BYTES,
     MAX_TRANSACTION_BYTES,
     MAX_TRANSACTION_OPERATIONS,
-    check_key,
-    check_page,
-    check_prefix,
-    check_transaction,
-    check_ttl,
-)
-from icestream.metadata.store import (
-    DEFAULT_PAGE_ENTRIES,
     Absent,
+    BaseStore,
     CompactedError,
     Condition,
     Delete,
@@ -34,11 +26,18 @@ from icestream.metadata.store import (
     Event,
     Events,
     Exists,
+    Lease,
+    LeaseExpiredError,
     Operation,
     Put,
     RevisionIs,
     TransactionResult,
     ValueIs,
+    check_key,
+    check_page,
+    check_prefix,
+    check_transaction,
+    check_ttl,
 )
 from icestream.metadata.watch import HistoryWatch
 from icestream.model.clock import Clock

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icestream.client import BatchReceipt, Client, Producer
-from icestream.migration import patience
+from icestream.migration import calls
+from icestream.migration.calls import patiently
 from icestream.migration.fingerprint import Fingerprint
 from icestream.migration.journal import Journal
 from icestream.migration.mapping import ColumnMap
 from icestream.migration.parquet_files import ParquetSource, Piece
-from icestream.migration.patience import patiently
 from icestream.migration.target import Target
 from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, SequenceError
 
@@ -114,7 +114,7 @@ class Publisher:
                 self._target.topic,
                 name=job.producer,
                 ack=_ACK,
-                retry_timeout=patience.RETRY_SECONDS,
+                retry_timeout=calls.RETRY_SECONDS,
                 block_timeout=None,
                 next_sequence=self._journal.of(job.producer).end_sequence,
                 exclusive=False,

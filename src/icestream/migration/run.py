@@ -19,12 +19,10 @@ import pyarrow as pa
 
 from icestream.client import Client
 from icestream.config import Settings
-from icestream.migration.journal import Journal
-from icestream.migration.judge import Judge
-from icestream.migration.mapping import ColumnMap, Wishes, map_columns
+from icestream.migration.calls import patiently
+from icestream.migration.journal import Journal, Judge
+from icestream.migration.mapping import ColumnMap, Partitions, Wishes, map_columns, partitions_of
 from icestream.migration.parquet_files import Identity, ParquetSource
-from icestream.migration.partitions import Partitions, partitions_of
-from icestream.migration.patience import patiently
 from icestream.migration.publish import Checked, Job, Publisher
 from icestream.migration.report import FileReport, MigrationReport, State
 from icestream.migration.sources import Found, Source

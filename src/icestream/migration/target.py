@@ -13,7 +13,7 @@ from icestream.model.messages import MESSAGE_SCHEMA
 from icestream.model.names import TopicName
 from icestream.telemetry import Signal, topic_schema
 from icestream.telemetry.ingest import options_of
-from icestream.telemetry.layout import SORT_BY, partition_by, topic_name
+from icestream.telemetry.topics import SORT_BY, partition_by, topic_name
 
 _OPERATION = "find topic"
 _FOLDERS = {Signal.TRACES: ("traces", "spans"), Signal.LOGS: ("logs",), Signal.METRICS: ("metrics",)}

@@ -7,18 +7,21 @@ the envelope's names begin with `_`, and `check_topic_schema` refuses columns of
 Only this module opens bodies: everything between a producer and a reader moves them as opaque bytes.
 """
 
+import base64
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kinds
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import Frame
-from icestream.model.single import (
+from icestream.model.lone_message import (
     MAX_SINGLE_BYTES,
     SingleMessage,
     check_single,
@@ -26,7 +29,84 @@ from icestream.model.single import (
     encode_checked_single,
     encode_single,
 )
-from icestream.model.time_range import check_times
+
+# --------------------
+# Times that a table cannot hold.
+#
+# A table's timestamps are microseconds and its dates days of 32 bits, so a time in seconds or milliseconds can lie far
+# outside what they reach. Such a value is refused when it is published: in the log it would be in the way of everything
+# behind it.
+
+
+_MAX_INT64 = 2**63 - 1
+_MILLIS_PER_DAY = 86_400_000
+_LIMITS = {
+    pa.timestamp("s"): _MAX_INT64 // 1_000_000,
+    pa.timestamp("ms"): _MAX_INT64 // 1_000,
+    pa.date64(): (2**31 - 1) * _MILLIS_PER_DAY,
+}
+"""The largest value of each unit, and its negative the smallest."""
+
+
+def check_times(batch: pa.RecordBatch) -> None:
+    """Raise if a time in the batch, in whatever depth, is beyond what a table holds. Other columns cost nothing."""
+    for index, field in enumerate(batch.schema):
+        if not _has_limit(field.type):
+            continue
+        for values in _leaves(batch.column(index)):
+            _check(values, field.name)
+
+
+def _limit(kind: pa.DataType) -> int | None:
+    if kinds.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return _LIMITS[pa.timestamp(kind.unit)]
+    return _LIMITS[kind] if kinds.is_date64(kind) else None
+
+
+def _has_limit(kind: pa.DataType) -> bool:
+    if kinds.is_dictionary(kind):
+        return _has_limit(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_limit(kind.storage_type)
+    if kind.num_fields:
+        return any(_has_limit(kind.field(number).type) for number in range(kind.num_fields))
+    return _limit(kind) is not None
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """The arrays of limited times inside one."""
+    kind = array.type
+    if not _has_limit(kind):
+        return
+    if kinds.is_dictionary(kind):
+        yield from _leaves(array.dictionary)
+    elif isinstance(kind, pa.BaseExtensionType):
+        yield from _leaves(array.storage)
+    elif kinds.is_map(kind):
+        first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        for part in (array.keys, array.items):
+            yield from _leaves(part.slice(first, end - first))
+    elif kinds.is_struct(kind):
+        for part in array.flatten():
+            yield from _leaves(part)
+    elif kind.num_fields:
+        yield from _leaves(array.flatten())
+    else:
+        yield array
+
+
+def _check(values: pa.Array, column: str) -> None:
+    limit = _limit(values.type)
+    assert limit is not None
+    bounds = pc.min_max(values.cast(pa.int64()))
+    for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
+        if bound is not None and abs(bound) > limit:
+            raise InvalidMessageError(
+                f"column {column!r} has a {values.type} of {bound}; the furthest that a table holds is {limit}",
+                operation="publish",
+                remedy="send null where there is no time",
+            )
+
 
 MESSAGE_SCHEMA = pa.schema(
     [
@@ -63,7 +143,7 @@ class Encoding(IntEnum):
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
     SINGLE = 2
-    """One message of `MESSAGE_SCHEMA`, see `icestream.model.single`."""
+    """One message of `MESSAGE_SCHEMA`, see `icestream.model.lone_message`."""
 
 
 def stream_schema(body_schema: pa.Schema) -> pa.Schema:
@@ -329,3 +409,87 @@ def _describe(schema: pa.Schema) -> str:
         return ", ".join(f"{field.name}: {field.type}" + ("" if field.nullable else " not null") for field in schema)
     except UnicodeDecodeError:
         return "names that are not UTF-8"
+
+
+# --------------------
+# One message as a Python object, for people who do not want Arrow.
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Message:
+    __slots__ = (
+        "_attributes",
+        "key",
+        "offset",
+        "payload",
+        "producer",
+        "publish_time_us",
+        "redelivery_count",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        offset: int,
+        publish_time_us: int,
+        producer: str,
+        sequence: int,
+        key: bytes | None,
+        attributes: list[tuple[str, str]] | None,
+        payload: bytes,
+        redelivery_count: int = 0,
+    ) -> None:
+        self.offset = offset
+        self.publish_time_us = publish_time_us
+        self.producer = producer
+        self.sequence = sequence
+        self.key = key
+        self.payload = payload
+        self.redelivery_count = redelivery_count
+        """How often a subscription has delivered it before; 0 for readers without a subscription."""
+        self._attributes = attributes
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        return dict(self._attributes) if self._attributes else {}
+
+    @property
+    def publish_time(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self.publish_time_us)
+
+    def __repr__(self) -> str:
+        return f"Message(offset={self.offset}, key={self.key!r}, payload={len(self.payload)} bytes)"
+
+
+def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
+    """The messages of a reader's or a subscription's batch, made column by column."""
+    offsets, times, producers, sequences, keys, attributes, payloads, *redelivery_counts = batch.columns
+    nothing = [None] * batch.num_rows
+    return map(
+        Message,
+        offsets.to_pylist(),
+        times.cast(pa.int64()).to_pylist(),
+        producers.to_pylist(),
+        sequences.to_pylist(),
+        nothing if keys.null_count == len(keys) else keys.to_pylist(),
+        nothing if attributes.null_count == len(attributes) else attributes.to_pylist(),
+        payloads.to_pylist(),
+        *(counts.to_pylist() for counts in redelivery_counts),
+    )
+
+
+# --------------------
+# An Arrow schema as text: base64 of its serialized form, as it stands in records, on the wire and in tables.
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def decode_schema(text: str) -> pa.Schema:
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (ValueError, pa.ArrowException, OSError, TypeError) as error:
+        raise InvalidRequestError(f"not a serialized Arrow schema: {error}", operation="schema") from error

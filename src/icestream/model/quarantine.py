@@ -15,7 +15,7 @@ import xxhash
 from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Complete, Incomplete, decode, encode, prepare, segment_seed
 from icestream.model.frames import Frame
-from icestream.model.lost_ranges import LostRanges
+from icestream.model.offsets import LostRanges
 
 MAX_QUARANTINED = 1000
 """Of one table: the list of them is part of its properties."""

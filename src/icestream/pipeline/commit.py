@@ -10,7 +10,7 @@
 
 A Parquet copy has a stricter step 3, because every file in its folders is read: the same files are committed on the
 snapshot that they were planned on, or never. If the table has another one by now and does not name them, they are
-deleted, and the messages are planned anew. `icestream.table.leftovers` relies on it, and says why.
+deleted, and the messages are planned anew. `icestream.table.parquet_copy.leftovers` relies on it, and says why.
 """
 
 import random
@@ -26,11 +26,11 @@ from icestream.model.errors import (
     IncompatibleTableError,
     LedgerMismatchError,
 )
-from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NOTHING_LOST, LostRanges
 from icestream.model.quarantine import Quarantined
 from icestream.pipeline.crash import crash_point
 from icestream.table import TopicTable, WrittenFile
-from icestream.table.leftovers import names_files, remove_written
+from icestream.table.parquet_copy.leftovers import names_files, remove_written
 
 MAX_TRIES = 10
 MAX_WAIT_SECONDS = 12 * 3600.0

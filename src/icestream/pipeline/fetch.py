@@ -5,7 +5,7 @@ credentials, and is never shown. Stores and clients are kept by each worker from
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
@@ -13,13 +13,130 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from icestream.client import Client
-from icestream.cloud import ObjectDescriptor, ObjectStore
-from icestream.cloud.read_pool import ReadPool
+from icestream.client.range_reader import FrameReader
+from icestream.cloud import ObjectDescriptor, ObjectMap, ObjectStore
+from icestream.cloud.reader import CloudReader, ReadPool
+from icestream.cloud.registry import Given
 from icestream.config import CloudSettings, ReaderSettings
-from icestream.model.lost_ranges import LostRanges
+from icestream.model.errors import DamagedError
+from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
+from icestream.model.messages import MESSAGE_SCHEMA, conform, decode_schema, slice_from, stream_batches, stream_schema
 from icestream.model.names import TopicName
-from icestream.pipeline.cloud_range import CloudRange
-from icestream.pipeline.frame_range import BrokerFrames
+from icestream.model.offsets import NOTHING_LOST, LostRanges
+
+# --------------------
+# Reading a range of a topic's offsets out of undecoded frames, each once and in order, as the broker would send it.
+#
+# Nothing of a frame that lies behind the range is decoded: what is wrong there does not concern who reads up to it.
+
+
+class FrameRange:
+    """Takes `start` to before `end` out of frames. For one reading."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self._end = end
+        self.next_offset = start
+        self.lost = 0
+        """Messages of the range that are lost for good; they are in no batch."""
+        self.lost_ranges = NOTHING_LOST
+
+    def use_schemas(self, schemas: Mapping[int, str]) -> None:
+        """The topic's own schemas by id; the newest is that of all batches."""
+        own = {number: decode_schema(text) for number, text in schemas.items()}
+        self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **own}
+        self._stream_schema = stream_schema(self._schemas[max(self._schemas)])
+
+    def take(self, frames: Iterable[Frame]) -> Iterator[pa.RecordBatch]:
+        wanted = [frame for frame in frames if frame.base_offset < self._end]
+        for batch in stream_batches(wanted, self._schemas):
+            rows = slice_from(batch, self.next_offset, self._end)
+            if rows.num_rows:
+                self._pass_over(rows.column(0)[0].as_py())
+                self.next_offset += rows.num_rows
+                yield conform(rows, self._stream_schema)
+        if wanted:
+            self._pass_over(min(self._end, wanted[-1].end_offset))
+
+    def _pass_over(self, offset: int) -> None:
+        """What lies before an offset and has not come is lost: the frames are there without their messages."""
+        if offset > self.next_offset:
+            self.lost += offset - self.next_offset
+            self.lost_ranges |= LostRanges.of([(self.next_offset, offset)])
+            self.next_offset = offset
+
+
+class BrokerFrames(FrameRange):
+    """The broker's frames of the range. Iterate over `batches` once, to its end."""
+
+    def __init__(self, reader: FrameReader, start: int, end: int, *, place: str) -> None:
+        super().__init__(start, end)
+        self._reader = reader
+        self._place = place
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The range as batches. Raises unless every offset came, or is known to be lost."""
+        for frames in self.frames():
+            self.use_schemas(self._reader.schemas)
+            yield from self.take(frames)
+        if self.next_offset != self._end:
+            raise DamagedError(
+                f"the broker ended the range at {self.next_offset}, before {self._end}",
+                operation="read frames",
+                place=self._place,
+                retryable=True,
+            )
+
+    def frames(self) -> Iterator[list[Frame]]:
+        """The frames that hold the range, undecoded."""
+        yield from self._reader
+
+
+# --------------------
+# Reading a range of a topic's offsets from cloud objects, each once and in order, as the broker would send it.
+
+
+class CloudRange(FrameRange):
+    """Reads `start` to before `end`. Iterate over `batches` once, to its end."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        objects: Iterable[ObjectDescriptor],
+        schemas: Mapping[int, str],
+        start: int,
+        end: int,
+        *,
+        pool: ReadPool,
+        place: str,
+    ) -> None:
+        super().__init__(start, end)
+        self.use_schemas(schemas)
+        self._reader = CloudReader(ObjectMap(Given(objects)), store, start, end=end, pool=pool)
+        self._place = place
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The range as batches. Raises unless every offset came, or is known to be lost."""
+        for frames in self.frames():
+            yield from self.take(frames)
+
+    def frames(self) -> Iterator[list[Frame]]:
+        """The frames that hold the range, undecoded; the last ones may lie behind it."""
+        offset = self.next_offset
+        try:
+            while offset < self._end:
+                frames = self._reader.read()
+                if not frames:
+                    raise DamagedError(
+                        f"no object has offset {offset}",
+                        operation="read cloud objects",
+                        place=self._place,
+                        retryable=True,
+                    )
+                offset = frames[-1].end_offset
+                yield frames
+        finally:
+            self._reader.close()
+
 
 Range = tuple[int, int]
 _MAX_KEPT = 4

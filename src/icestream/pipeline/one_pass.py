@@ -14,29 +14,70 @@ away, files that were written wait for their commit; nothing is written twice fo
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import structlog
 
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError, IncompatibleTableError, TopicNotFoundError
-from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
-from icestream.pipeline import plan
-from icestream.pipeline.carried import with_quarantine
+from icestream.model.offsets import LostRanges
+from icestream.pipeline import planner
 from icestream.pipeline.commit import Outcome, commit
 from icestream.pipeline.crash import crash_point
-from icestream.pipeline.job import translate
-from icestream.pipeline.opening import before_log, drop_empty_tables, open_table
-from icestream.pipeline.quarantine import Quarantine
+from icestream.pipeline.planner import Piece
+from icestream.pipeline.quarantine.quarantine import Quarantine
+from icestream.pipeline.quarantine.quarantine_copy import with_quarantine
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.sink import Sink
 from icestream.pipeline.sources import Sources
+from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.state import TopicState
+from icestream.pipeline.table_loading import before_log, drop_empty_tables, open_table
+from icestream.pipeline.tasks import Work, Written, pack_parcel
 from icestream.pipeline.topics import Topics
-from icestream.pipeline.write import Work, Written
 from icestream.table import Tables, TopicTable
-from icestream.table.leftovers import remove_written
+from icestream.table.parquet_copy.leftovers import remove_written
+
+# --------------------
+# One Spark job for many topics, in which a topic that takes its worker down takes nobody else with it.
+#
+# Errors come back as results. A worker that dies (memory, a crash in native code) fails its task; Spark tries that
+# again,
+# and at last gives up the whole job. Then the job is run again in halves, until the topic that does it is alone.
+
+
+Run = Callable[[Sequence[bytes]], list[Written]]
+Tasks = Sequence[Sequence[Piece]]
+
+
+def translate(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Written]:
+    """Write the pieces; `works` says for each topic how, its ranges are filled in here."""
+    try:
+        return run([_parcel(task, works) for task in tasks])
+    except JobFailedError as error:
+        topics = sorted({piece.topic for task in tasks for piece in task})
+        if len(topics) == 1:
+            first = min((piece for task in tasks for piece in task), key=lambda piece: piece.start)
+            return [Written(first.topic, first.start, first.end, error=error)]
+        half = set(topics[: len(topics) // 2])
+        parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
+        # Tasks of the job that failed may have written files that nobody knows of.
+        return [replace(written, again=True) for part in parts for written in translate(part, works, run)]
+
+
+def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
+    kept = [[piece for piece in task if wanted(piece.topic)] for task in tasks]
+    return [task for task in kept if task]
+
+
+def _parcel(task: Sequence[Piece], works: Mapping[TopicName, Work]) -> bytes:
+    ranges: dict[TopicName, list[tuple[int, int]]] = {}
+    for piece in task:
+        ranges.setdefault(piece.topic, []).append((piece.start, piece.end))
+    return pack_parcel(works[topic].with_ranges(found) for topic, found in ranges.items())
+
 
 _log = structlog.get_logger(__name__)
 _SMOOTHING = 0.3
@@ -44,7 +85,7 @@ _MAX_OPENED_AT_ONCE = 256
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Ends = Mapping[TopicName, int]
-Allotted = Sequence[tuple[plan.Waiting, int]]
+Allotted = Sequence[tuple[planner.Waiting, int]]
 
 
 class JobRunner(Protocol):
@@ -73,7 +114,7 @@ class Passes:
         self._tables = tables
         self._spark = spark
         self._clock = clock
-        self._limits = plan.Limits.of(settings)
+        self._limits = planner.Limits.of(settings)
         self._quarantine = Quarantine(settings.pipeline, sources, spark)
         self._pool = ThreadPoolExecutor(settings.pipeline.commit_threads, thread_name_prefix="commit")
         self.topics = topics
@@ -98,7 +139,7 @@ class Passes:
         waiting = [found for state in ready if (found := self._waiting(state, ends)) is not None]
         for found in waiting:
             self.topics[found.topic].choose(found)
-        chosen = plan.allot(waiting, self._limits)
+        chosen = planner.allot(waiting, self._limits)
         if chosen:
             self._write_and_commit(chosen, figures)
         figures.seconds = self._clock() - began
@@ -135,14 +176,14 @@ class Passes:
             return due is not None and due <= now
         return state.backlog.topic in ends and state.rest.until <= now
 
-    def _waiting(self, state: TopicState, ends: Ends | None) -> plan.Waiting | None:
+    def _waiting(self, state: TopicState, ends: Ends | None) -> planner.Waiting | None:
         """What of a topic this pass may write."""
         if not state.is_open or state.is_pending or state.rest.until > self._clock():
             return None
         if ends is not None:
             return state.waiting(ends.get(state.backlog.topic, 0))
         now = self._clock()
-        due = (one for one in state.waitings() if plan.due_at(one, self._limits, pass_seconds=self.seconds) <= now)
+        due = (one for one in state.waitings() if planner.due_at(one, self._limits, pass_seconds=self.seconds) <= now)
         return next(due, None)
 
     # Step 1
@@ -176,14 +217,14 @@ class Passes:
             except IcestreamError as error:
                 self._fail(state, error, figures)
 
-    def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[plan.Piece]:
+    def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[planner.Piece]:
         """The chosen topics' pieces; a large one is cut by who knows where its bytes are."""
-        size = plan.piece_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
-        pieces: list[plan.Piece] = []
+        size = planner.piece_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
+        pieces: list[planner.Piece] = []
         for topic, share in chosen:
-            count = plan.piece_count(topic, share, size)
+            count = planner.piece_count(topic, share, size)
             if count == 1 and share == topic.nbytes:
-                pieces.append(plan.whole(topic))
+                pieces.append(planner.whole(topic))
                 continue
             try:
                 held = self.topics[topic.topic].at_hand
@@ -193,7 +234,7 @@ class Passes:
             except IcestreamError as error:
                 self._fail(self.topics[topic.topic], error, figures)
             else:
-                pieces += plan.cut(topic, ends)
+                pieces += planner.cut(topic, ends)
         return pieces
 
     # Steps 2 and 3
@@ -214,7 +255,7 @@ class Passes:
                 done.append(state)
         self._commit_pending(done, figures)
 
-    def _translate(self, pieces: list[plan.Piece]) -> list[Written]:
+    def _translate(self, pieces: list[planner.Piece]) -> list[Written]:
         """One job for all; a topic that has taken a worker down is not let near the others again."""
         works = {topic: self._work(self.topics[topic]) for topic in {piece.topic for piece in pieces}}
         alone = {topic for topic in works if self.topics[topic].crashed}
@@ -222,7 +263,7 @@ class Passes:
         groups += [[piece for piece in pieces if piece.topic == topic] for topic in sorted(alone)]
         written: list[Written] = []
         for group in filter(None, groups):
-            written += translate(plan.pack(group, self._spark.parallelism), works, self._spark.run)
+            written += translate(planner.pack(group, self._spark.parallelism), works, self._spark.run)
         return written
 
     def _work(self, state: TopicState) -> Work:

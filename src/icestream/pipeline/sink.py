@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from icestream.model.formats import is_copy
-from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
+from icestream.model.offsets import LostRanges
 from icestream.pipeline.commit import Pending
-from icestream.pipeline.suspicion import Suspicion
+from icestream.pipeline.quarantine.poison_search import Suspicion
 from icestream.table import TopicTable, WrittenFile
 
 CLEAN_SECONDS = 600.0

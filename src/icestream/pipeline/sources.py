@@ -20,9 +20,9 @@ from icestream.client.pipeline import BacklogAnswer, TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
 from icestream.model.frames import Frame
-from icestream.pipeline.cloud_streams import CloudBacklog, CloudStreams
+from icestream.pipeline.backfill import ReadBack, cut_evenly
+from icestream.pipeline.cloud_backlog import CloudBacklog, CloudStreams
 from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
-from icestream.pipeline.read_back import ReadBack, cut_evenly
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 5.0

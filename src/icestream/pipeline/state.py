@@ -9,12 +9,11 @@ import pyarrow as pa
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.formats import StorageFormat
-from icestream.model.messages import STREAM_SCHEMA, stream_schema
-from icestream.model.schema_text import decode_schema
-from icestream.pipeline.cloud_streams import CloudBacklog
-from icestream.pipeline.plan import MIB, Waiting, mean_bytes
+from icestream.model.messages import STREAM_SCHEMA, decode_schema, stream_schema
+from icestream.pipeline.cloud_backlog import CloudBacklog
+from icestream.pipeline.planner import MIB, Waiting, mean_bytes
+from icestream.pipeline.quarantine.poison_search import Suspicion
 from icestream.pipeline.sink import Sink
-from icestream.pipeline.suspicion import Suspicion
 from icestream.table import TableSpec, TopicTable
 
 JOINED_BYTES = 64 * MIB

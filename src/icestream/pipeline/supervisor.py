@@ -13,11 +13,10 @@ from time import monotonic
 
 import structlog
 
-from icestream.client.backoff import Backoff
+from icestream.client.connection import Backoff
 from icestream.config import Settings
 from icestream.model.callers import TOKEN_VARIABLE
-from icestream.pipeline.bounded_log import BoundedLog
-from icestream.pipeline.child import Child, ChildState, encode_settings
+from icestream.pipeline.child_process import BoundedLog, Child, ChildState, encode_settings
 
 LOG_NAME = "pipeline.log"
 _LIMIT_SECONDS = 60.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from icestream.config import Settings
 from icestream.model.names import TopicName
-from icestream.pipeline.plan import Limits, due_at
+from icestream.pipeline.planner import Limits, due_at
 from icestream.pipeline.sources import Sources
 from icestream.pipeline.state import Rest, TopicState
 

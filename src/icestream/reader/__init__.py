@@ -29,11 +29,10 @@ from icestream.reader.context import ReadContext
 from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
 from icestream.reader.log_tier import LogTier
 from icestream.reader.position import resolve
-from icestream.reader.selection import Selection
 from icestream.reader.stateless import StatelessReader
 from icestream.reader.table_tier import TableTier
 from icestream.reader.tail import Tail, Tails
-from icestream.reader.tiers import Step, Tier
+from icestream.reader.tiers import Selection, Step, Tier
 
 __all__ = [
     "DEFAULT_READ_BYTES",

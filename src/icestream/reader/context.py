@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from icestream.cloud.read_pool import ReadPool
+from icestream.cloud.reader import ReadPool
 from icestream.config import ReaderSettings
 from icestream.model.formats import StorageFormat
 from icestream.model.names import TopicName

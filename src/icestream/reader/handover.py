@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from icestream.model.errors import OffsetOutOfRangeError
-from icestream.reader.selection import Selection
-from icestream.reader.tiers import MovedError, Step, Tier, UnreadableError
+from icestream.reader.tiers import MovedError, Selection, Step, Tier, UnreadableError
 
 DEFAULT_READ_BYTES = 1 << 20
 _MAX_MOVES = 8

@@ -7,9 +7,8 @@ import pyarrow as pa
 from icestream.model.errors import OffsetOutOfRangeError
 from icestream.model.frames import Frame
 from icestream.model.messages import slice_from
-from icestream.reader.selection import Selection
 from icestream.reader.tail import Tail
-from icestream.reader.tiers import MovedError
+from icestream.reader.tiers import MovedError, Selection
 from icestream.wal import Log, LogReader
 
 Decode = Callable[[list[Frame]], Iterator[pa.RecordBatch]]

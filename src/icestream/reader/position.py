@@ -3,12 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from icestream.model.errors import (
-    IcestreamError,
-    InvalidRequestError,
-    OffsetOutOfRangeError,
-    SnapshotExpiredError,
-)
+from icestream.model.errors import IcestreamError, InvalidRequestError, OffsetOutOfRangeError, SnapshotExpiredError
 from icestream.model.offsets import StartPosition
 from icestream.reader.cloud_tier import CloudTier
 from icestream.wal import Log, offset_at_time

@@ -17,8 +17,8 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
 from icestream.reader.position import resolve
-from icestream.reader.selection import Selection
 from icestream.reader.table_tier import TableTier
+from icestream.reader.tiers import Selection
 
 if TYPE_CHECKING:
     from icestream.model.filters import Filter

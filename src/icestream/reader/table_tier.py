@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from icestream.config import ReaderSettings
 from icestream.model.errors import DamagedError, SnapshotExpiredError
 from icestream.model.messages import conform
-from icestream.reader.selection import Selection
-from icestream.reader.tiers import MovedError
+from icestream.reader.tiers import MovedError, Selection
 
 if TYPE_CHECKING:
     from icestream.table import TopicTable

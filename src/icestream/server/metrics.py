@@ -6,21 +6,414 @@ counted a second time: `StorageCollector` reads it when somebody asks.
 """
 
 import contextlib
+import threading
+from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from icestream import __version__
-from icestream.server.metrics_pipeline import PipelineCollector, ProcessState
-from icestream.server.metrics_storage import StorageCollector
-from icestream.server.metrics_subscriptions import SubscriptionCollector
-from icestream.server.metrics_telemetry import TenantCollector
-from icestream.server.pipeline_figures import PipelineFigures
-from icestream.server.tenant_figures import TenantFigures
-from icestream.storage import IcebergStorage
+from icestream.model.errors import ClosedError, IcestreamError
+from icestream.server.tenant_figures import OTHER_TENANT, TenantFigures
+from icestream.storage import IcebergStorage, Topic
+from icestream.storage.pipeline_figures import PipelineFigures
+from icestream.storage.stats import table_figures, upload_figures
+from icestream.subscription import Subscription, SubscriptionStats
+from icestream.wal import Log, LogState
+
+# --------------------
+# What the pipeline tells about itself, as metrics.
+
+
+_COUNTERS = {
+    "passes": "Passes of the pipeline.",
+    "messages": "Messages that it put into tables.",
+    "bytes": "Arrow bytes of these.",
+    "files": "Data files that it committed.",
+    "file_bytes": "Size of these files.",
+    "commits": "Commits that it made.",
+    "conflicts": "Commits that met another one's and were planned anew.",
+    "failures": "Ranges that could not be written or committed, and are tried again.",
+    "lost": "Messages that a repair of the log had given up, and that tables therefore lack.",
+    "quarantined": "Frames that it could not write and has put aside.",
+    "translate_seconds": "Time that tasks took to turn log into files.",
+    "commit_seconds": "Time that commits took.",
+    "pass_seconds": "Time that passes took.",
+}
+
+
+class ProcessState(Protocol):
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def starts(self) -> int: ...
+
+
+class PipelineCollector(Collector):
+    def __init__(self, figures: PipelineFigures) -> None:
+        self._figures = figures
+        self.process: Callable[[], ProcessState] | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        sums = self._figures.sums()
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"icestream_pipeline_{name}", text, value=sums[name])
+        failing = GaugeMetricFamily(
+            "icestream_topic_pipeline_failing", "1 while the pipeline cannot write the topic.", labels=["topic"]
+        )
+        for topic, figures in self._figures.topics().items():
+            failing.add_metric([topic], float(figures["error"] is not None))
+        yield failing
+        if self.process is not None:
+            state = self.process()
+            yield GaugeMetricFamily(
+                "icestream_pipeline_running", "1 while the pipeline's process runs.", value=float(state.pid is not None)
+            )
+            yield CounterMetricFamily(
+                "icestream_pipeline_starts", "Times that the pipeline's process was started.", value=state.starts
+            )
+
+
+# --------------------
+# How far topics are in the cloud, as metrics.
+
+
+_CLOUD_GAUGES = {
+    "uploaded_offset": ("icestream_topic_uploaded_offset", "Offset below which everything is in the cloud."),
+    "upload_lag_messages": ("icestream_topic_upload_lag_messages", "Messages not in the cloud yet."),
+    "upload_lag_bytes": ("icestream_topic_upload_lag_bytes", "About the bytes of these."),
+    "upload_lag_seconds": (
+        "icestream_topic_upload_lag_seconds",
+        "Age of the oldest message that is not in the cloud.",
+    ),
+    "cloud_objects": ("icestream_topic_cloud_objects", "Objects of the topic in the cloud."),
+    "cloud_bytes": ("icestream_topic_cloud_bytes", "Size of the topic's objects in the cloud."),
+}
+_CLOUD_COUNTERS = {
+    "uploads": ("icestream_topic_uploads", "Objects of the topic that were uploaded."),
+    "uploaded_bytes": ("icestream_topic_uploaded_bytes", "Size of these."),
+    "upload_failures": ("icestream_topic_upload_failures", "Uploads of the topic that failed and were tried again."),
+}
+
+
+def cloud_metrics(reported: Iterable[Topic]) -> Iterator[Metric]:
+    """Series of topics that have a part in the cloud; the families are there for all."""
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+        **{field: GaugeMetricFamily(name, text, labels=["topic"]) for field, (name, text) in _CLOUD_GAUGES.items()},
+        **{field: CounterMetricFamily(name, text, labels=["topic"]) for field, (name, text) in _CLOUD_COUNTERS.items()},
+    }
+    failing = GaugeMetricFamily(
+        "icestream_topic_upload_failing", "1 while the last upload of the topic failed.", labels=["topic"]
+    )
+    ask = True
+    for topic in reported:
+        if topic.cloud is None:
+            continue
+        name = [str(topic.name)]
+        figures = upload_figures(topic, ask=ask)
+        ask = ask and figures.uploaded_offset is not None  # a store that is away is waited for once
+        for field, family in families.items():
+            if (value := getattr(figures, field)) is not None:
+                family.add_metric(name, value)
+        failing.add_metric(name, float(figures.upload_error is not None))
+    yield from (*families.values(), failing)
+
+
+# --------------------
+# What the storage knows, read when the metrics are asked for.
+#
+# Only logs that are open are looked at: asking for metrics opens and recovers nothing. The number of series is
+# bounded by
+# reporting the first topics by name, and how many were left out.
+
+
+MAX_REPORTED_TOPICS = 1_000
+
+
+class StorageCollector(Collector):
+    def __init__(self, storage: IcebergStorage, *, max_topics: int = MAX_REPORTED_TOPICS) -> None:
+        self._storage = storage
+        self._max_topics = max_topics
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: otherwise registering would collect, before the storage is open."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        storage = self._storage
+        yield _gauge(
+            "icestream_in_flight_bytes",
+            "Bytes of received batches that wait for their acknowledgement.",
+            storage.budget.used_bytes,
+        )
+        try:
+            topics = storage.topics.find()
+        except ClosedError:
+            return
+        opened = [(topic, log) for topic in topics if (log := topic.opened_log) is not None]
+        reported = opened[: self._max_topics]
+        yield _gauge("icestream_topics", "Topics of this broker.", len(topics))
+        yield _gauge("icestream_open_topics", "Topics whose log is open, because it was used.", len(opened))
+        yield _gauge(
+            "icestream_unreported_topics",
+            f"Open topics without metrics of their own, which the first {self._max_topics} by name have.",
+            len(opened) - len(reported),
+        )
+        yield _gauge("icestream_cache_bytes", "Memory held by the ordered cache.", storage.cache.nbytes)
+        disk = storage.disk
+        yield _gauge("icestream_disk_free_bytes", "Room on the disk of the logs, at the last look.", disk.free_bytes)
+        yield _gauge("icestream_disk_full", "1 while publishing is refused for want of room.", float(disk.is_full))
+        yield _gauge("icestream_wal_open_files", "Segments held open.", storage.files.open_count)
+        yield from _topic_metrics(reported)
+        yield from cloud_metrics(topic for topic, _ in reported)
+
+
+def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
+    labels = ["topic"]
+    start = GaugeMetricFamily("icestream_topic_start_offset", "First offset that is kept.", labels=labels)
+    end = GaugeMetricFamily("icestream_topic_durable_end", "Offset below which everything is durable.", labels=labels)
+    nbytes = GaugeMetricFamily("icestream_topic_wal_bytes", "Size of the topic's log on disk.", labels=labels)
+    segments = GaugeMetricFamily("icestream_topic_wal_segments", "Segments of the topic's log.", labels=labels)
+    hits = CounterMetricFamily("icestream_topic_cache_hits", "Reads that the ordered cache served.", labels=labels)
+    misses = CounterMetricFamily("icestream_topic_cache_misses", "Reads that went to the files.", labels=labels)
+    states = GaugeMetricFamily(
+        "icestream_topic_state", "1 for the state that the topic's log is in.", labels=[*labels, "state"]
+    )
+    committed = GaugeMetricFamily(
+        "icestream_topic_committed_offset", "Offset below which everything is in the table.", labels=labels
+    )
+    lag = GaugeMetricFamily("icestream_topic_table_lag_messages", "Messages not in the table yet.", labels=labels)
+    lag_bytes = GaugeMetricFamily("icestream_topic_table_lag_bytes", "About the bytes of these.", labels=labels)
+    lag_seconds = GaugeMetricFamily(
+        "icestream_topic_table_lag_seconds", "Age of the oldest message that is not in the table.", labels=labels
+    )
+    quarantined = GaugeMetricFamily(
+        "icestream_topic_quarantined", "Frames of the topic that were put aside.", labels=labels
+    )
+    for topic, log in reported:
+        quarantined.add_metric([str(topic.name)], topic.committed.quarantined)
+        for gauge, figure in zip((committed, lag, lag_bytes, lag_seconds), table_figures(topic, log), strict=True):
+            if figure is not None:
+                gauge.add_metric([str(topic.name)], figure)
+        name, visible, state = [str(topic.name)], log.visible, log.state
+        start.add_metric(name, visible.start_offset)
+        end.add_metric(name, visible.end_offset)
+        nbytes.add_metric(name, log.nbytes)
+        segments.add_metric(name, len(visible.sealed) + 1)
+        hits.add_metric(name, log.cache.hits)
+        misses.add_metric(name, log.cache.misses)
+        for possible in LogState:
+            states.add_metric([*name, possible.value], float(possible is state))
+    yield from (start, end, nbytes, segments, hits, misses, states, committed, lag, lag_bytes, lag_seconds, quarantined)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+# --------------------
+# How far subscriptions are, read when the metrics are asked for.
+#
+# Only topics whose log is open are looked at: asking for metrics opens and recovers nothing. The number of series is
+# bounded by reporting the first subscriptions by topic and name, and how many were left out.
+
+
+MAX_REPORTED_SUBSCRIPTIONS = 1_000
+_LABELS = ["topic", "subscription"]
+_SUBSCRIPTION_GAUGES = {
+    "lag_messages": "Messages that are not acknowledged.",
+    "lag_bytes": "About the bytes of these.",
+    "lag_seconds": "Age of the oldest message that is not acknowledged.",
+    "unacknowledged": "Messages that consumers have and did not acknowledge yet.",
+}
+_SUBSCRIPTION_COUNTERS = {
+    "redeliveries": "Messages that were sent again.",
+    "dead_letters": "Messages that went to the dead-letter topic.",
+}
+
+
+class SubscriptionCollector(Collector):
+    def __init__(self, storage: IcebergStorage, *, max_subscriptions: int = MAX_REPORTED_SUBSCRIPTIONS) -> None:
+        self._storage = storage
+        self._max_subscriptions = max_subscriptions
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: otherwise registering would collect, before the storage is open."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        storage = self._storage
+        try:
+            opened = {topic.name for topic in storage.topics.find() if topic.opened_log is not None}
+            found = storage.subscriptions.find()
+        except ClosedError:
+            return
+        reported = [subscription for subscription in found if subscription.topic in opened]
+        yield GaugeMetricFamily("icestream_subscriptions", "Subscriptions of this broker.", value=len(found))
+        yield GaugeMetricFamily(
+            "icestream_unreported_subscriptions",
+            "Subscriptions of open topics without metrics of their own, which the first "
+            f"{self._max_subscriptions} by name have.",
+            value=max(0, len(reported) - self._max_subscriptions),
+        )
+        reported = reported[: self._max_subscriptions]
+        yield from _metrics([stats for subscription in reported if (stats := _stats(subscription)) is not None])
+
+
+def _stats(subscription: Subscription) -> SubscriptionStats | None:
+    try:
+        return subscription.stats()
+    except IcestreamError:  # deleted a moment ago, or its topic's log cannot be used, which other figures say
+        return None
+
+
+def _metrics(reported: list[SubscriptionStats]) -> Iterator[Metric]:
+    families = {
+        name: GaugeMetricFamily(f"icestream_subscription_{name}", text, labels=_LABELS)
+        for name, text in _SUBSCRIPTION_GAUGES.items()
+    } | {
+        name: CounterMetricFamily(f"icestream_subscription_{name}", text, labels=_LABELS)
+        for name, text in _SUBSCRIPTION_COUNTERS.items()
+    }
+    consumers = GaugeMetricFamily("icestream_subscription_consumers", "Consumers that are connected.", labels=_LABELS)
+    for stats in reported:
+        labels = [str(stats.topic), stats.subscription]
+        consumers.add_metric(labels, len(stats.consumers))
+        for name, family in families.items():
+            if (value := getattr(stats, name)) is not None:
+                family.add_metric(labels, value)
+    yield from (*families.values(), consumers)
+
+
+# --------------------
+# What is known of tenants, as metrics.
+#
+# The number of series is bounded: the tenants that were seen first have their own, the others are one, `(other)`. No
+# counter falls, not even when a tenant is gone.
+
+
+_RECEIVED = {
+    "requests": "Requests of telemetry that were accepted.",
+    "rows": "Spans, log records and data points of these that are durable.",
+    "bytes": "Bytes of these requests, decompressed.",
+    "rejected_rows": "Rows of these requests that were not stored.",
+}
+_WRITTEN = {
+    "messages": "Messages that the pipeline put into the tenant's tables.",
+    "bytes": "Arrow bytes of these.",
+    "commits": "Commits that it made.",
+    "failures": "Ranges that it could not write or commit.",
+}
+
+
+class TenantCollector(Collector):
+    def __init__(self, tenants: TenantFigures, max_tenants: int) -> None:
+        self._tenants = tenants
+        self._max_tenants = max_tenants
+        self._named: set[str] = set()
+        self._written = _Written()
+        self._lock = threading.Lock()
+        """For those who ask at the same time."""
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            figures = self._tenants.all()
+        except ClosedError:
+            return
+        with self._lock:
+            by_label = [(self._label(one["tenant"]), one) for one in figures]
+            written = self._written.add_up(by_label)
+        yield from _received(by_label)
+        yield from _written(written)
+        yield from _lags(by_label)
+
+    def _label(self, tenant: str) -> str:
+        if tenant not in self._named and len(self._named) < self._max_tenants:
+            self._named.add(tenant)
+        return tenant if tenant in self._named else OTHER_TENANT
+
+
+Labelled = list[tuple[str, dict[str, Any]]]
+
+
+def _received(figures: Labelled) -> Iterator[Metric]:
+    for name, text in _RECEIVED.items():
+        counted: Tally[tuple[str, ...]] = Tally()
+        for tenant, one in figures:
+            for signal, counts in one["received"].items():
+                counted[tenant, signal] += counts[name]
+        yield _counter(f"icestream_tenant_received_{name}", text, ["tenant", "signal"], counted)
+    refused: Tally[tuple[str, ...]] = Tally()
+    for tenant, one in figures:
+        for signal, counts in one["received"].items():
+            for code, count in counts["refused"].items():
+                refused[tenant, signal, code] += count
+    text = "Requests of telemetry that were refused, by error code."
+    yield _counter("icestream_tenant_refused_requests", text, ["tenant", "signal", "code"], refused)
+
+
+class _Written:
+    """What the pipeline wrote, by label. Its sums of a tenant end with the tenant's topics; here they stay."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Tally[str]]] = {}
+        """Of the tenants that there were the last time."""
+        self._gone: dict[str, Tally[str]] = {}
+
+    def add_up(self, figures: Labelled) -> dict[str, Tally[str]]:
+        now = {
+            one["tenant"]: (label, Tally({name: one["pipeline"][name] for name in _WRITTEN})) for label, one in figures
+        }
+        for tenant, (label, before) in self._last.items():
+            if tenant not in now or not before <= now[tenant][1]:
+                self._gone.setdefault(label, Tally()).update(before)
+        self._last = now
+        sums = {label: Tally(counts) for label, counts in self._gone.items()}
+        for label, counts in now.values():
+            sums.setdefault(label, Tally()).update(counts)
+        return sums
+
+
+def _written(sums: dict[str, Tally[str]]) -> Iterator[Metric]:
+    for name, text in _WRITTEN.items():
+        counted: Tally[tuple[str, ...]] = Tally({(label,): counts[name] for label, counts in sums.items()})
+        yield _counter(f"icestream_tenant_table_{name}", text, ["tenant"], counted)
+
+
+def _lags(figures: Labelled) -> Iterator[Metric]:
+    messages: Tally[str] = Tally()
+    seconds: dict[str, float] = {}
+    for tenant, one in figures:
+        messages[tenant] += one["table_lag_messages"]
+        seconds[tenant] = max(seconds.get(tenant, 0.0), one["table_lag_seconds"])
+    lag = GaugeMetricFamily(
+        "icestream_tenant_table_lag_messages", "The tenant's messages that are not in tables yet.", labels=["tenant"]
+    )
+    age = GaugeMetricFamily("icestream_tenant_table_lag_seconds", "Age of the oldest of these.", labels=["tenant"])
+    for tenant, count in messages.items():
+        lag.add_metric([tenant], count)
+        age.add_metric([tenant], seconds[tenant])
+    yield from (lag, age)
+
+
+def _counter(name: str, text: str, labels: list[str], counted: Tally[tuple[str, ...]]) -> CounterMetricFamily:
+    made = CounterMetricFamily(name, text, labels=labels)
+    for values, count in counted.items():
+        made.add_metric(list(values), count)
+    return made
+
 
 _LATENCY_BUCKETS = (
     *(round(digit * 10**exponent, 6) for exponent in range(-4, 1) for digit in (1.0, 2.0, 3.0, 5.0, 7.0)),

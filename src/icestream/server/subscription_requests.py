@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from icestream.model.callers import Caller
-from icestream.model.errors import SubscriptionNotFoundError
+from icestream.model.callers import EVERYTHING, Caller
+from icestream.model.errors import IcestreamError, SubscriptionNotFoundError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.server.access import check_dead_letters
@@ -62,3 +62,25 @@ def _options(
 def description(subscription: Subscription) -> Fields:
     """Figures and options, for JSON."""
     return {**asdict(subscription.stats()), "options": subscription.options.to_json()}
+
+
+# --------------------
+# Figures of subscriptions as JSON, for every door.
+
+
+def all_figures(
+    storage: IcebergStorage, topic: TopicName | None = None, caller: Caller = EVERYTHING
+) -> list[dict[str, Any]]:
+    """Of all subscriptions that the caller may see, or of a topic's.
+
+    One that was deleted a moment ago keeps nobody from the others'.
+    """
+    found = []
+    for subscription in storage.subscriptions.find(topic):
+        if not caller.may(subscription.topic.namespace):
+            continue
+        try:
+            found.append(asdict(subscription.stats()))
+        except IcestreamError:
+            continue
+    return found

@@ -10,8 +10,8 @@ from icestream.model.callers import EVERYTHING, Caller
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import check_part
 from icestream.server.access import topics_of
-from icestream.server.pipeline_figures import PipelineFigures
 from icestream.storage import IcebergStorage, Topic
+from icestream.storage.pipeline_figures import PipelineFigures
 from icestream.storage.stats import table_figures
 
 MAX_TENANTS = 1_000

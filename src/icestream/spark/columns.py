@@ -1,6 +1,6 @@
 """The columns of a DataFrame: those of the topic's table, whether their rows come from the table or from the log.
 
-`icestream.table.types` says what becomes of Arrow types that Spark does not know; no value is lost. So a query gives
+`icestream.table.schema` says what becomes of Arrow types that Spark does not know; no value is lost. So a query gives
 the same over this source as over the table itself. Ordinary topics have no such columns: their batches go through as
 they are, and the Iceberg library is not loaded, which would take Spark's planning a second each time.
 """
@@ -77,7 +77,7 @@ def _stored(stream: pa.Schema) -> list[list[pa.Field]]:
     """For each column of a topic, the columns of the table that it becomes."""
     if all(field in STREAM_SCHEMA for field in stream):
         return [[field] for field in stream]
-    from icestream.table.types import stored_fields  # noqa: PLC0415 - loads the Iceberg library, see above
+    from icestream.table.schema import stored_fields  # noqa: PLC0415 - loads the Iceberg library, see above
 
     return [list(stored_fields(field)) for field in stream]
 
@@ -85,7 +85,7 @@ def _stored(stream: pa.Schema) -> list[list[pa.Field]]:
 def _values(column: pa.Array, field: pa.Field, group: list[pa.Field]) -> Iterable[pa.Array]:
     if group == [field]:
         return (column,)
-    from icestream.table.types import to_stored  # noqa: PLC0415 - loads the Iceberg library, see above
+    from icestream.table.schema import to_stored  # noqa: PLC0415 - loads the Iceberg library, see above
 
     return to_stored(column, field, group)
 

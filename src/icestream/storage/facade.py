@@ -17,25 +17,22 @@ from icestream.config import Settings
 from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
 from icestream.model.errors import ClosedError, TopicNotFoundError
 from icestream.model.formats import StorageFormat
-from icestream.model.message import Message, messages_of
-from icestream.model.messages import message_batch
+from icestream.model.lone_message import SingleMessage
+from icestream.model.messages import Message, message_batch, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-from icestream.model.single import SingleMessage
 from icestream.reader import ReadContext, Tails, TopicReader
-from icestream.storage.budget import ByteBudget
 from icestream.storage.cloud import Cloud
-from icestream.storage.cloud.recovery_report import RecoveryReport
+from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
 from icestream.storage.housekeeping import Periodic, keep_logs, stop_all, sync_logs
-from icestream.storage.lock import exclusive_directory
-from icestream.storage.message_stream import MessageStream
-from icestream.storage.publishing import Part, Publishing
+from icestream.storage.logs import exclusive_directory
+from icestream.storage.publishing import ByteBudget, Part, Publishing
 from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import AckLevel, TopicRecord
 from icestream.storage.retention import Retention
 from icestream.storage.stats import TopicStats, topic_stats
-from icestream.storage.subscribing import TopicSource, store_dead_letters
+from icestream.storage.subscribing import MessageStream, TopicSource, store_dead_letters
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic
 from icestream.storage.topics import Topics

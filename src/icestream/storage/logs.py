@@ -5,17 +5,20 @@
 {wal.dir}/.restored/{stream id}/   one that is being made for a topic whose log was lost
 """
 
+import contextlib
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from icestream.model.errors import DamagedError, IcestreamError, LogLostError, StaleEpochError
+from icestream.model.errors import DamagedError, DirectoryInUseError, IcestreamError, LogLostError, StaleEpochError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
 from icestream.wal import Log, LogContext
-from icestream.wal.full import unusable
+from icestream.wal.files import unusable
+from icestream.wal.records import STREAM_FILE, StreamInfo, load_stream
 from icestream.wal.restore import Beginning, restore_log
 from icestream.wal.segment import segment_offsets
-from icestream.wal.stream import STREAM_FILE, StreamInfo, load_stream
 
 _DELETED = ".deleted"
 _RESTORED = ".restored"
@@ -118,3 +121,34 @@ class Logs:
         for namespace in files.names(self._directory):
             if not namespace.startswith("."):
                 yield from (TopicName(namespace, topic) for topic in files.names(self._directory / namespace))
+
+
+# --------------------
+# One process at a time owns a directory of logs.
+
+
+LOCK_FILE = ".lock"
+
+
+@contextlib.contextmanager
+def exclusive_directory(directory: Path) -> Iterator[None]:
+    """Hold a directory for this process; the operating system lets go of it however the process ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / LOCK_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise DirectoryInUseError(
+                f"another broker uses this data directory (process {owner})",
+                operation="start",
+                place=str(directory),
+                remedy="stop it, or give this one a directory of its own",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

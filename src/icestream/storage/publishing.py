@@ -7,15 +7,46 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from icestream.config import ServerSettings
-from icestream.model.errors import ClosedError, IcestreamError
-from icestream.model.single import SingleMessage
-from icestream.storage.budget import ByteBudget
-from icestream.storage.committed import Committed
+from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
+from icestream.model.lone_message import SingleMessage
 from icestream.storage.disk import Disk
 from icestream.storage.record import AckLevel
 from icestream.storage.table_watch import TableWatch
-from icestream.storage.topic import Topic
+from icestream.storage.topic import Committed, Topic
 from icestream.wal import Append, Payload
+
+# --------------------
+# Bytes that were received and not yet answered, bounded over all doors.
+
+
+class ByteBudget:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
+        self.used_bytes = 0
+
+    def take(self, nbytes: int) -> None:
+        with self._lock:
+            if self.used_bytes + nbytes > self._max_bytes:
+                raise OverloadedError(
+                    f"{self.used_bytes} bytes wait for their acknowledgement, {nbytes} more exceed {self._max_bytes}",
+                    operation="publish",
+                    remedy="wait for acknowledgements and send again, or raise server.max_in_flight_bytes",
+                )
+            self.used_bytes += nbytes
+
+    def give_back(self, nbytes: int) -> None:
+        with self._lock:
+            self.used_bytes -= nbytes
+            if not self.used_bytes:
+                self._empty.notify_all()
+
+    def wait_until_empty(self, timeout_seconds: float) -> bool:
+        """Wait until everything received is answered; False when the time was up before."""
+        with self._lock:
+            return self._empty.wait_for(lambda: not self.used_bytes, timeout_seconds)
+
 
 Answer = Callable[[Append], None]
 

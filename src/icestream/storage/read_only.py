@@ -17,7 +17,7 @@ import structlog
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
 from icestream.model.formats import StorageFormat
-from icestream.model.message import Message, messages_of
+from icestream.model.messages import Message, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader import StatelessReader

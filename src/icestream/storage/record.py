@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.frames import MESSAGES_SCHEMA_ID
-from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema
+from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, decode_schema, encode_schema
 from icestream.model.names import TopicName
-from icestream.model.schema_text import decode_schema, encode_schema
 from icestream.wal import StreamInfo
 
 FIRST_OWN_SCHEMA_ID = 1

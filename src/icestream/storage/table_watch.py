@@ -22,9 +22,8 @@ from icestream.config import Settings
 from icestream.model.clock import now_us
 from icestream.model.errors import IcestreamError, OverloadedError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.storage.committed import Committed
 from icestream.storage.record import no_table
-from icestream.storage.topic import Topic
+from icestream.storage.topic import Committed, Topic
 
 if TYPE_CHECKING:
     from icestream.table import Tables

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from icestream.model.errors import (
 )
 from icestream.model.formats import StorageFormat
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
+from icestream.model.lone_message import SingleMessage
 from icestream.model.messages import (
     MAX_BATCH_MESSAGES,
     MESSAGE_SCHEMA,
@@ -29,22 +31,29 @@ from icestream.model.messages import (
 )
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
-from icestream.model.single import SingleMessage
-from icestream.reader import (
-    CloudTier,
-    LogTier,
-    ReadContext,
-    Selection,
-    TableTier,
-    Tail,
-    Tier,
-    TopicReader,
-    resolve,
-)
+from icestream.reader import CloudTier, LogTier, ReadContext, Selection, TableTier, Tail, Tier, TopicReader, resolve
 from icestream.storage.cloud import TopicCloud
-from icestream.storage.committed import Committed
 from icestream.storage.record import AckLevel, TopicRecord, topic_schema
 from icestream.wal import Log, Payload, prepare
+
+# --------------------
+# How far a topic's messages have reached its table, as last read from the catalog.
+
+
+@dataclass(frozen=True)
+class Committed:
+    offset: int | None = None
+    """All messages below it are in the table. None until the catalog was read for the first time."""
+    snapshot_id: int | None = None
+    read_us: int | None = None
+    """When that was."""
+    quarantined: int = 0
+    """Frames below it that are not in the table, and were put aside."""
+
+    def covers(self, end: int) -> bool:
+        """Whether all messages below `end` are in the table."""
+        return self.offset is not None and self.offset >= end
+
 
 if TYPE_CHECKING:
     from icestream.model.filters import Filter

@@ -21,10 +21,10 @@ A topic is known by the protocol `Source` alone.
 """
 
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
+from icestream.subscription.consumer import ConsumerSession
 from icestream.subscription.dead_letters import ORIGIN_COLUMNS
 from icestream.subscription.options import SubscriptionOptions, SubscriptionType
 from icestream.subscription.progress import Progress
-from icestream.subscription.session import ConsumerSession
 from icestream.subscription.source import Source, SourceReader
 from icestream.subscription.stats import ConsumerStats, SubscriptionStats
 from icestream.subscription.subscription import Subscription

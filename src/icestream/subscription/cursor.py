@@ -14,8 +14,8 @@ import pyarrow as pa
 from icestream.model.filters import Filter
 from icestream.model.messages import conform
 from icestream.subscription.key_slots import slots_of
+from icestream.subscription.offset_ranges import MAX_OFFSET, Offsets, Ranges, clipped, expanded, merged
 from icestream.subscription.progress import Progress
-from icestream.subscription.ranges import MAX_OFFSET, Offsets, Ranges, clipped, expanded, merged
 from icestream.subscription.source import Source, SourceReader
 from icestream.subscription.window import Mask, Rows, Window
 

@@ -15,7 +15,7 @@ import structlog
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.subscription.engine import PublishDeadLetters
-from icestream.subscription.ranges import Offsets, as_ranges, ranges_where
+from icestream.subscription.offset_ranges import Offsets, as_ranges, ranges_where
 
 if TYPE_CHECKING:  # it works for what uses it
     from icestream.subscription.subscription import Subscription

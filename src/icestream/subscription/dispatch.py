@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.model.errors import IcestreamError
-from icestream.subscription.answers import Answers, round_up
+from icestream.subscription.acks import Answers, round_up
+from icestream.subscription.consumer import ConsumerSession
 from icestream.subscription.cursor import Cursor, as_delivery
-from icestream.subscription.live import Live
-from icestream.subscription.session import ConsumerSession
+from icestream.subscription.state import Live
 from icestream.subscription.window import Rows
 
 _MANY_MESSAGES = 4_096

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icestream.model.errors import InvalidRequestError
-from icestream.subscription.ranges import Offsets
+from icestream.subscription.offset_ranges import Offsets
 
 SLOTS = 4_096
 Slots = npt.NDArray[np.uint16]

@@ -14,7 +14,7 @@ import structlog
 
 from icestream.metadata import MetadataStore, Put, RevisionIs
 from icestream.model.errors import ConflictError, IcestreamError, SubscriptionNotFoundError
-from icestream.subscription.record import SubscriptionRecord
+from icestream.subscription.progress import SubscriptionRecord
 
 if TYPE_CHECKING:  # it writes what uses it
     from icestream.subscription.subscription import Subscription

@@ -21,19 +21,17 @@ from icestream.model.errors import (
 )
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName, check_producer
-from icestream.subscription.answers import Answers, silent
+from icestream.subscription.acks import Answers, silent
+from icestream.subscription.consumer import ConsumerSession, Credit
 from icestream.subscription.cursor import Cursor, Limits, delivery_schema
 from icestream.subscription.dispatch import Dispatch
 from icestream.subscription.engine import Engine
-from icestream.subscription.figures import consumer_figures, lag_seconds
-from icestream.subscription.live import Live
+from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, clipped, total
 from icestream.subscription.options import SubscriptionOptions
-from icestream.subscription.progress import Progress
-from icestream.subscription.ranges import Offsets, Ranges, as_ranges, clipped, total
-from icestream.subscription.record import SubscriptionRecord
-from icestream.subscription.session import ConsumerSession, Credit
+from icestream.subscription.progress import Progress, SubscriptionRecord
 from icestream.subscription.source import Source
-from icestream.subscription.stats import SubscriptionStats
+from icestream.subscription.state import Live
+from icestream.subscription.stats import SubscriptionStats, consumer_figures, lag_seconds
 from icestream.subscription.window import State
 
 DEFAULT_CREDIT_MESSAGES = 10_000

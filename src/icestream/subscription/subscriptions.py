@@ -27,9 +27,8 @@ from icestream.subscription.dead_letters import DeadLetters
 from icestream.subscription.engine import Engine, PublishDeadLetters
 from icestream.subscription.hub import Hub
 from icestream.subscription.options import SubscriptionOptions
-from icestream.subscription.progress import Progress
+from icestream.subscription.progress import Progress, SubscriptionRecord
 from icestream.subscription.progress_writer import ProgressWriter
-from icestream.subscription.record import SubscriptionRecord
 from icestream.subscription.source import FindSource, Source
 from icestream.subscription.subscription import Subscription
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from icestream.subscription.offset_ranges import Offsets, Ranges, clipped, expanded, ranges_where
 from icestream.subscription.progress import MAX_PENDING, PENDING_COLUMNS, Pending
-from icestream.subscription.ranges import Offsets, Ranges, clipped, expanded, ranges_where
 
 Rows = npt.NDArray[np.int64]
 """Places in the arrays; they hold until the window grows."""

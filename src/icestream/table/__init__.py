@@ -18,12 +18,10 @@ from icestream.table.history import AddedFile
 from icestream.table.ledger import Ledger
 from icestream.table.limits import ReadLimits
 from icestream.table.schema import check_table_schema
-from icestream.table.spark import spark_catalog_options
-from icestream.table.spec import TableSpec
-from icestream.table.tables import Tables
+from icestream.table.spark_catalog import spark_catalog_options
+from icestream.table.tables import Tables, TableSpec
 from icestream.table.topic_table import TopicTable
-from icestream.table.writer import TableWriter
-from icestream.table.written import WrittenFile
+from icestream.table.writer import TableWriter, WrittenFile
 
 __all__ = [
     "AddedFile",

@@ -20,7 +20,7 @@ from icestream.model.errors import CatalogUnavailableError, IcestreamError, Inva
 from icestream.table.files import IMPLEMENTATION
 
 _MAX_REASON = 300
-_LIBRARIES = {"rest": "icestream.table.rest", "glue": "pyiceberg.catalog.glue"}
+_LIBRARIES = {"rest": "icestream.table.rest_catalog", "glue": "pyiceberg.catalog.glue"}
 _HIDDEN = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s\"')]*")  # in an address: what is before the host, and the query
 
 
@@ -29,7 +29,7 @@ def catalog_properties(settings: Settings) -> dict[str, str]:
     catalog = settings.catalog
     properties = {"type": catalog.type, "py-io-impl": IMPLEMENTATION, **_object_store(settings)}
     if catalog.type == "sql":
-        from icestream.table.sql import database_uri  # noqa: PLC0415 - costly, and of no use to writing tasks
+        from icestream.table.sql_catalogs import database_uri  # noqa: PLC0415 - costly, and of no use to writing tasks
 
         properties["uri"] = database_uri(str(catalog.uri), catalog.timeout_seconds)
         properties["pool_pre_ping"] = "true"
@@ -57,7 +57,7 @@ def warehouse_location(settings: Settings) -> str | None:
 def load_library(settings: Settings) -> None:
     """Import the library of such a catalog now, if it is installed, so that `open_catalog` need not."""
     with suppress(ModuleNotFoundError):
-        import_module(_LIBRARIES.get(settings.catalog.type, "icestream.table.sql"))
+        import_module(_LIBRARIES.get(settings.catalog.type, "icestream.table.sql_catalogs"))
 
 
 def open_catalog(settings: Settings) -> Catalog:
@@ -84,14 +84,14 @@ def _open(settings: Settings, properties: dict[str, str]) -> Catalog:
     kind, name = settings.catalog.type, settings.catalog.name
     match kind:
         case "rest":
-            from icestream.table.rest import PatientRestCatalog  # noqa: PLC0415
+            from icestream.table.rest_catalog import PatientRestCatalog  # noqa: PLC0415
 
             return PatientRestCatalog(name, settings.catalog.timeout_seconds, **properties)
         case "glue":
             from pyiceberg.catalog.glue import GlueCatalog  # noqa: PLC0415
 
             return GlueCatalog(name, **properties)
-    from icestream.table.sql import MemoryCatalog, make_folder, open_sql  # noqa: PLC0415
+    from icestream.table.sql_catalogs import MemoryCatalog, make_folder, open_sql  # noqa: PLC0415
 
     if kind == "memory":
         return MemoryCatalog(name, **properties)

@@ -6,6 +6,7 @@ expired, the bounds in the manifests tell.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from icestream.model.errors import InvalidRequestError
+from icestream.model.filters import Compare, Field, Filter, Instant
 from icestream.table.catalogs import reporting
 from icestream.table.ledger import COMMITTED_OFFSET
-from icestream.table.manifest_index import NO_END, planned
+from icestream.table.limits import ReadLimits
+from icestream.table.planning import NO_END, FilePlan, planned
 
 if TYPE_CHECKING:
     from icestream.table.topic_table import TopicTable
@@ -123,3 +126,36 @@ def _noted(snapshot: Snapshot) -> int | None:
 
 
 _KEEPING = "use an offset or a time; a tag, set in good time, keeps a snapshot"
+
+
+# --------------------
+# Where in a table a time is, and where it begins: few files and row groups are looked into.
+
+
+if TYPE_CHECKING:
+    from icestream.table.topic_table import TopicTable
+
+_PUBLISH_TIME = 1  # its place in the envelope
+_FEW = ReadLimits(max_concurrent_reads=1, prefetch_batches=1)
+
+
+def first_offset(table: "TopicTable") -> int | None:
+    """The lowest offset, from the manifests' bounds; of files that have none, from the rows."""
+    end = table.ledger.committed_offset
+    first = next(FilePlan(table, 0, end, window_files=1).files(), None)
+    if first is None:
+        return None
+    return first.first_offset if first.first_offset >= 0 else _first_row(table, None)
+
+
+def offset_at_time(table: "TopicTable", time_us: int) -> int:
+    """The lowest offset of a message published at or after a time; the committed offset if there is none."""
+    column = table.stream_schema.names[_PUBLISH_TIME]
+    where = Filter("", Compare(Field(column), ">=", Instant(time_us)))
+    found = _first_row(table, where)
+    return table.ledger.committed_offset if found is None else found
+
+
+def _first_row(table: "TopicTable", where: Filter | None) -> int | None:
+    with closing(table.scan(columns=[table.offset_column], where=where, limits=_FEW)) as batches:
+        return next((int(batch.column(0)[0].as_py()) for batch in batches), None)

@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 
 from icestream.model.errors import DamagedError, IncompatibleTableError
-from icestream.model.lost_ranges import LostRanges
+from icestream.model.offsets import LostRanges
 from icestream.model.quarantine import Quarantined, parse_quarantine, quarantine_text
 
 STREAM_ID = "icestream.stream-id"

@@ -8,8 +8,8 @@ values, so that no message's bytes are repeated in manifests. Bloom filters are 
 import pyarrow.types as kinds
 
 from icestream.config import TableSettings
-from icestream.model.schema_text import encode_schema
-from icestream.table.bloom_writing import OWN_COLUMNS
+from icestream.model.messages import encode_schema
+from icestream.table.bloom import OWN_COLUMNS
 from icestream.table.ledger import Ledger
 from icestream.table.schema import Columns
 

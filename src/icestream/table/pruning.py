@@ -6,12 +6,18 @@ the table's columns; a part of the filter that their bounds cannot answer, such 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from math import isfinite
+from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.types as kinds
 from pyarrow.parquet import RowGroupMetaData
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, EqualTo, Or, Reference
+from pyiceberg import expressions as iceberg
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression, EqualTo, Reference
 from pyiceberg.expressions.visitors import (
     _InclusiveMetricsEvaluator,
+    bind,
     expression_evaluator,
     inclusive_projection,
     manifest_evaluator,
@@ -20,13 +26,234 @@ from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode, StatisticsCollect
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
-from icestream.model.filters import Filter
-from icestream.table.labels import Labels
-from icestream.table.row_filter import translated
-from icestream.table.schema import Columns
+from icestream.model.filters import (
+    NEGATED,
+    And,
+    Compare,
+    Field,
+    Filter,
+    In,
+    IsNull,
+    IsTrue,
+    Like,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Value,
+    comparison_with,
+    plain_type,
+)
+from icestream.table.schema import FIELD_ID, Columns
 from icestream.table.statistics import row_group_description
+
+# --------------------
+# A filter's predicate as an Iceberg expression over the table's columns, true of at least every row that matches.
+#
+# Values are those of the stored types, see `types`. Not-a-number counts: it lies outside all bounds, and `not (x < 1)`
+# matches it, so a negated order of floating-point values says nothing about bounds.
+
+
+_TRUE = AlwaysTrue()
+_OPERATORS: dict[str, Any] = {
+    "=": iceberg.EqualTo,
+    "!=": iceberg.NotEqualTo,
+    "<": iceberg.LessThan,
+    "<=": iceberg.LessThanOrEqual,
+    ">": iceberg.GreaterThan,
+    ">=": iceberg.GreaterThanOrEqual,
+    "starts with": iceberg.StartsWith,
+}
+_ORDER = ("<", "<=", ">", ">=")
+
+
+def translated(predicate: Predicate, columns: Columns, table: Schema) -> BooleanExpression:
+    return _Translation(columns, table).of(predicate, negated=False)
+
+
+def compared(column: str, operator: Operator | Literal["starts with"], value: Any) -> BooleanExpression:
+    made: BooleanExpression = _OPERATORS[operator](column, value)
+    return made
+
+
+def without_bytes(expression: BooleanExpression) -> BooleanExpression:
+    """For a server: JSON has no bytes and no infinity, so what compares with some is taken as true."""
+    match expression:
+        case iceberg.And(left=left, right=right):
+            return iceberg.And(without_bytes(left), without_bytes(right))
+        case iceberg.Or(left=left, right=right):
+            return iceberg.Or(without_bytes(left), without_bytes(right))
+        case iceberg.LiteralPredicate():
+            value = expression.literal.value
+            if isinstance(value, bytes) or (isinstance(value, float) and not isfinite(value)):
+                return _TRUE
+    return expression
+
+
+class _Translation:
+    def __init__(self, columns: Columns, table: Schema) -> None:
+        self._stored = {
+            field.name: stored[0]
+            for field, stored in zip(columns.stream, columns.stored, strict=True)
+            if len(stored) == 1
+        }
+        self._table = table
+
+    def of(self, predicate: Predicate, *, negated: bool) -> BooleanExpression:
+        match predicate:
+            case And(parts) | Or(parts):
+                join = iceberg.And if isinstance(predicate, And) != negated else iceberg.Or
+                return reduce(join, (self.of(part, negated=negated) for part in parts))
+            case Not(part):
+                return self.of(part, negated=not negated)
+            case IsTrue(field):
+                return self._compared(field, "=", not negated)
+            case Compare(field, operator, value):
+                return self._comparison(field, operator, value, negated=negated)
+            case IsNull(field):
+                if (name := self._name(field)) is None:
+                    return _TRUE
+                term = iceberg.Reference(name)
+                return self._bindable(iceberg.NotNull(term=term) if negated else iceberg.IsNull(term=term))
+            case In(field, values):
+                if negated:
+                    return _TRUE
+                return reduce(iceberg.Or, (self._compared(field, "=", value) for value in values))
+            case Like():
+                return _TRUE if negated or predicate.ignore_case else self._prefix(predicate)
+
+    def _comparison(self, field: Field, operator: Operator, value: Value, *, negated: bool) -> BooleanExpression:
+        kind = self._kind(field)
+        if negated and kind is not None and kinds.is_floating(kind) and operator in _ORDER:
+            return _TRUE
+        return self._compared(field, NEGATED[operator] if negated else operator, value)
+
+    def _compared(self, field: Field, operator: Operator, value: Value) -> BooleanExpression:
+        kind = self._kind(field)
+        if kind is None:
+            return _TRUE
+        test = comparison_with(operator, value, kind, str(field))
+        if isinstance(test, bool):
+            return _TRUE if test else AlwaysFalse()
+        return self._bindable(compared(field.column, test.operator, _literal(test.scalar)))
+
+    def _prefix(self, predicate: Like) -> BooleanExpression:
+        kind, prefix = self._kind(predicate.field), predicate.prefix
+        if kind is None or not prefix:
+            return _TRUE
+        name = predicate.field.column
+        if kinds.is_string(kind):
+            return self._bindable(compared(name, "starts with", prefix))
+        first = prefix.encode()
+        found = compared(name, ">=", first)
+        behind = truncate_upper_bound_binary_string(first + b"\xff", len(first))  # the next of the same length
+        return self._bindable(found if behind is None else iceberg.And(found, compared(name, "<", behind)))
+
+    def _name(self, field: Field) -> str | None:
+        return field.column if field.column in self._stored and not field.steps else None
+
+    def _kind(self, field: Field) -> pa.DataType | None:
+        """The stored type of a column that has bounds."""
+        name = self._name(field)
+        if name is None:
+            return None
+        kind = plain_type(self._stored[name].type)
+        return None if kinds.is_nested(kind) else kind
+
+    def _bindable(self, expression: BooleanExpression) -> BooleanExpression:
+        """True if the table has no such column any more, or one of another type."""
+        try:
+            bind(self._table, expression, case_sensitive=True)
+        except (ValueError, TypeError):
+            return _TRUE
+        return expression
+
+
+def _literal(scalar: pa.Scalar) -> Any:
+    """Times and dates as numbers: Python's own end at the year 9999."""
+    kind = scalar.type
+    if kinds.is_date32(kind):
+        return scalar.cast(pa.int32()).as_py()
+    return scalar.cast(pa.int64()).as_py() if kinds.is_timestamp(kind) else scalar.as_py()
+
+
+# --------------------
+# Columns of a data file under the names that the table has for them.
+#
+# Engines write the same column under other names: an older one, or one in which they have replaced characters, at any
+# depth. Its id says which it is. Renaming moves no data.
+
+
+@dataclass(frozen=True)
+class Labels:
+    file: pa.Schema
+    table: Schema
+
+    @cached_property
+    def _fields(self) -> dict[str, pa.Field]:
+        """For each column of the file that the table still has, what it is there."""
+        by_id = {field.field_id: field for field in self.table.fields}
+        by_name = {field.name: field for field in self.table.fields}
+        found = {}
+        for field in self.file:
+            number = _id(field)
+            column = by_id.get(number) if number is not None else by_name.get(field.name)
+            if column is not None:
+                found[field.name] = _labelled(field, column)
+        return found
+
+    @cached_property
+    def _in_file(self) -> dict[str, str]:
+        return {field.name: name for name, field in self._fields.items()}
+
+    def in_file(self, name: str) -> str | None:
+        """What the file calls a column of the table; none if it has no such column."""
+        return self._in_file.get(name)
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the file, with some of its columns, as the table names them."""
+        schema = pa.schema([self._fields[name] for name in batch.schema.names])
+        return pa.record_batch(_Renamed(batch, schema))
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    """The same memory under another schema, by Arrow's protocol for handing arrays over."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, _requested_schema: Any = None) -> tuple[Any, Any]:
+        return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
+
+
+def _labelled(field: pa.Field, column: NestedField) -> pa.Field:
+    return pa.field(column.name, _labelled_type(field.type, column.field_type), field.nullable)
+
+
+def _labelled_type(kind: pa.DataType, target: IcebergType) -> pa.DataType:
+    if kinds.is_struct(kind) and isinstance(target, StructType):
+        by_id = {column.field_id: column for column in target.fields}
+        return pa.struct(
+            [_labelled(field, by_id[number]) if (number := _id(field)) in by_id else field for field in kind]
+        )
+    if kinds.is_list(kind) and isinstance(target, ListType):
+        return pa.list_(kind.value_field.with_type(_labelled_type(kind.value_type, target.element_type)))
+    if kinds.is_map(kind) and isinstance(target, MapType):
+        return pa.map_(
+            kind.key_field.with_type(_labelled_type(kind.key_type, target.key_type)),
+            kind.item_field.with_type(_labelled_type(kind.item_type, target.value_type)),
+        )
+    return kind
+
+
+def _id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(FIELD_ID)
+    return None if found is None else int(found)
+
 
 MayHold = Callable[[str, object], bool]
 """Whether a column of the table can have a value."""
@@ -105,9 +332,9 @@ class _Partitions:
 
 def _holds(expression: BooleanExpression, may_hold: MayHold) -> bool:
     match expression:
-        case And(left=left, right=right):
+        case iceberg.And(left=left, right=right):
             return _holds(left, may_hold) and _holds(right, may_hold)
-        case Or(left=left, right=right):
+        case iceberg.Or(left=left, right=right):
             return _holds(left, may_hold) or _holds(right, may_hold)
         case EqualTo(term=Reference(name=name), literal=literal):
             return may_hold(name, literal.value)

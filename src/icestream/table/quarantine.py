@@ -18,28 +18,25 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.types as kinds
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 
 from icestream.model.clock import now_us
-from icestream.model.errors import (
-    CatalogUnavailableError,
-    DamagedError,
-    IncompatibleTableError,
-)
+from icestream.model.errors import CatalogUnavailableError, DamagedError, IncompatibleTableError
 from icestream.model.frames import Frame
 from icestream.model.names import TopicName
-from icestream.model.quarantine import (
-    MAX_REASON_LENGTH,
-    Quarantined,
-    frame_file,
-    open_frame_file,
-)
+from icestream.model.quarantine import MAX_REASON_LENGTH, Quarantined, frame_file, open_frame_file
 from icestream.table.catalogs import reason as reason_of
 from icestream.table.catalogs import reporting
 from icestream.table.ledger import QUARANTINE, read_quarantine
 from icestream.table.topic_table import TopicTable
+from icestream.table.writer import TableWriter
 
 if TYPE_CHECKING:
     from icestream.table.tables import Tables
@@ -177,3 +174,71 @@ def _read(table: TopicTable, file: str) -> bytes:
 
 def _unavailable(error: OSError, file: str) -> CatalogUnavailableError:
     return CatalogUnavailableError(f"the table's store failed: {reason_of(error)}", operation="quarantine", place=file)
+
+
+# --------------------
+# Writing that leaves nothing behind: whether somebody can write files for a table at all.
+#
+# A row that is made up goes through everything that rows of a stream go through, into a file that is in memory
+# alone. It
+# must never lie where a table's files are: in the folders of plain Parquet files, whoever looks reads it.
+
+
+def rehearsing(writer: TableWriter) -> TableWriter:
+    """The same writer, whose files are gone when they are closed."""
+    return replace(writer, io=_Nowhere())
+
+
+def made_up_row(schema: pa.Schema, offset: int) -> pa.RecordBatch:
+    """A row of a stream, with a value in every column."""
+    columns = [pa.array([_value(field.type)], field.type) for field in schema]
+    columns[0] = pa.array([offset], schema[0].type)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _value(kind: pa.DataType) -> Any:
+    if kinds.is_struct(kind):
+        return {field.name: _value(field.type) for field in kind}
+    if kinds.is_map(kind):
+        return [(_value(kind.key_type), _value(kind.item_type))]
+    if kinds.is_fixed_size_list(kind):
+        return [_value(kind.value_type)] * kind.list_size
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return [_value(kind.value_type)]
+    if kinds.is_fixed_size_binary(kind):
+        return bytes(kind.byte_width)
+    if kinds.is_decimal(kind):
+        return Decimal(0)
+    if kinds.is_boolean(kind):
+        return False
+    if kinds.is_floating(kind):
+        return 0.0
+    if kinds.is_integer(kind) or kinds.is_temporal(kind):
+        return 0
+    return b"" if kinds.is_binary(kind) or kinds.is_large_binary(kind) else None if kinds.is_null(kind) else ""
+
+
+class _File(OutputFile):
+    def __len__(self) -> int:
+        return 0
+
+    def exists(self) -> bool:
+        return False
+
+    def to_input_file(self) -> InputFile:
+        raise FileNotFoundError(self.location)
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        del overwrite
+        return BytesIO()
+
+
+class _Nowhere(FileIO):
+    def new_input(self, location: str) -> InputFile:
+        raise FileNotFoundError(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _File(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """There is nothing to delete."""

@@ -4,11 +4,12 @@
 columns whose type changes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
@@ -17,15 +18,191 @@ from icestream.config.reserved import ENGINE_COLUMNS
 from icestream.model.errors import IncompatibleTableError, InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.table.partitions import partition_spec, sort_order
-from icestream.table.types import (
-    NANOS_SUFFIX,
-    check_names,
-    check_nanos_names,
-    from_stored,
-    is_split,
-    stored_fields,
-    to_stored,
+
+# --------------------
+# Which Arrow types a table can hold, and as what.
+#
+# A table's columns have types that every engine reads: Iceberg's `time`, `uuid` and nanosecond timestamps are not among
+# them, as Spark cannot read a table that has one. Each Arrow type is therefore either stored as a type that keeps every
+# value, or refused with its name:
+#
+# - whole numbers of up to 32 bits are `int`, of up to 64 bits and unsigned of 32 bits `long`, unsigned of 64 bits
+#   `decimal(20, 0)`; halves are `float`
+# - timestamps in seconds, milliseconds and microseconds are `timestamp` (with a zone: `timestamptz`), in microseconds
+# - a column of timestamps in nanoseconds becomes two: its microseconds under its own name, which can be partitioned and
+#   sorted by, and the 0 to 999 nanoseconds beyond in `{name}_nanos`; inside structs, lists and maps it is a `long` of
+#   nanoseconds
+# - times of day and durations are `int` or `long`, in the unit that the topic's schema gives them
+# - dictionaries are stored as their values, extension types as what they are made of, the large and view forms of a
+# type
+#   as the ordinary one
+# - nested fields may always be null in the table, whatever the topic's schema says
+#
+# The topic's own schema is kept in the table's properties, so that readers get back the types that were published.
+
+
+NANOS_SUFFIX = "_nanos"
+MAX_DECIMAL_DIGITS = 38
+MAX_NESTING = 64
+_NANOS_PER_MICRO = 1000
+
+_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+    (kinds.is_boolean, pa.bool_()),
+    (kinds.is_uint64, pa.decimal128(20, 0)),
+    (lambda kind: kinds.is_int64(kind) or kinds.is_uint32(kind), pa.int64()),
+    (kinds.is_integer, pa.int32()),
+    (kinds.is_float64, pa.float64()),
+    (kinds.is_floating, pa.float32()),
+    (kinds.is_date, pa.date32()),
+    (kinds.is_time32, pa.int32()),
+    (lambda kind: kinds.is_time64(kind) or kinds.is_duration(kind), pa.int64()),
+    (lambda kind: kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind), pa.string()),
+    (lambda kind: kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_binary_view(kind), pa.binary()),
 )
+
+
+def stored_type(kind: pa.DataType, where: str, depth: int = 0) -> pa.DataType:
+    """The Arrow type that values of `kind` have in the table's files; `where` names the field in errors."""
+    if depth > MAX_NESTING:
+        raise _refused(where, f"is nested deeper than {MAX_NESTING} levels")
+    for is_kind, stored in _PLAIN:
+        if is_kind(kind):
+            return stored
+    if kinds.is_timestamp(kind):
+        return pa.int64() if kind.unit == "ns" else pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if kinds.is_decimal(kind):
+        return _stored_decimal(kind, where)
+    if kinds.is_fixed_size_binary(kind) and kind.byte_width > 0:
+        return kind
+    if (wrapped := _wrapped(kind)) is not None:
+        return stored_type(wrapped, where, depth + 1)
+    if kinds.is_struct(kind):
+        return _stored_struct(kind, where, depth)
+    return _stored_collection(kind, where, depth)
+
+
+def _wrapped(kind: pa.DataType) -> pa.DataType | None:
+    """What a dictionary or an extension type holds."""
+    if kinds.is_dictionary(kind):
+        return kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else None
+
+
+def _holds_views(kind: pa.DataType) -> bool:
+    if kinds.is_string_view(kind) or kinds.is_binary_view(kind):
+        return True
+    return any(_holds_views(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _stored_collection(kind: pa.DataType, where: str, depth: int) -> pa.DataType:
+    if kinds.is_fixed_size_list(kind) and _holds_views(kind):
+        raise _refused(where, "is a fixed-size list of views, which Arrow cannot make of what a table holds")
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", stored_type(kind.value_type, f"{where}.element", depth + 1)))
+    if kinds.is_map(kind):
+        return pa.map_(
+            pa.field("key", stored_type(kind.key_type, f"{where}.key", depth + 1), nullable=False),
+            pa.field("value", stored_type(kind.item_type, f"{where}.value", depth + 1)),
+        )
+    raise _refused(where, f"has the type {kind}, which a table cannot hold")
+
+
+def _stored_decimal(kind: pa.DataType, where: str) -> pa.DataType:
+    if kind.precision > MAX_DECIMAL_DIGITS or not 0 <= kind.scale <= kind.precision:
+        raise _refused(
+            where,
+            f"has the type {kind}; a table's decimals have at most {MAX_DECIMAL_DIGITS} digits "
+            "and a scale from 0 to their number",
+        )
+    return pa.decimal128(kind.precision, kind.scale)
+
+
+def _stored_struct(kind: pa.DataType, where: str, depth: int) -> pa.DataType:
+    names = [field.name for field in kind]
+    if not names:
+        raise _refused(where, "is a struct without fields, which a table cannot hold")
+    check_names(names, f"column {where!r}")
+    return pa.struct([pa.field(f.name, stored_type(f.type, f"{where}.{f.name}", depth + 1)) for f in kind])
+
+
+def check_names(names: list[str], where: str) -> None:
+    """Refuse names that engines cannot tell apart or cannot name at all. `where` begins the sentence."""
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            raise _misnamed(f"{where} has a name that is empty or not printable: {name!r}")
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.casefold(), name)
+        if other is not name:
+            raise _misnamed(f"{where} has two names that differ in case at most, {other!r} and {name!r}")
+
+
+def check_nanos_names(stream: pa.Schema) -> None:
+    """Refuse a column that has the name of one that the table adds for nanoseconds."""
+    given = {name.casefold(): name for name in stream.names}
+    for field in filter(is_split, stream):
+        added = field.name + NANOS_SUFFIX
+        if (other := given.get(added.casefold())) is not None:
+            raise _misnamed(
+                f"column {field.name!r} is a timestamp in nanoseconds, for which the table adds a column {added!r}, "
+                f"and there is a column {other!r} already"
+            )
+
+
+def is_split(field: pa.Field) -> bool:
+    """Whether a column becomes two, microseconds and the nanoseconds beyond."""
+    return bool(kinds.is_timestamp(field.type)) and field.type.unit == "ns"
+
+
+def stored_fields(field: pa.Field) -> Iterator[pa.Field]:
+    """The columns that one column of the stream becomes."""
+    if is_split(field):
+        yield pa.field(field.name, pa.timestamp("us", tz="UTC" if field.type.tz else None), field.nullable)
+        yield pa.field(field.name + NANOS_SUFFIX, pa.int32(), field.nullable)
+    else:
+        yield pa.field(field.name, stored_type(field.type, field.name), field.nullable)
+
+
+def to_stored(column: pa.ChunkedArray, field: pa.Field, stored: list[pa.Field]) -> Iterator[pa.ChunkedArray]:
+    """The values of `stored_fields(field)`. No copy where the type stays."""
+    try:
+        if is_split(field):
+            yield from _split_nanos(column, stored)
+        else:
+            yield column if column.type.equals(stored[0].type) else column.cast(stored[0].type)
+    except pa.ArrowInvalid as error:
+        raise InvalidMessageError(
+            f"a value of column {field.name!r} does not fit the table's type {stored[0].type}: {error}",
+            operation="write table",
+        ) from error
+
+
+def from_stored(columns: list[pa.ChunkedArray], field: pa.Field) -> pa.ChunkedArray:
+    """The stream's column, from the values of its `stored_fields`."""
+    if not is_split(field):
+        return columns[0] if columns[0].type.equals(field.type) else columns[0].cast(field.type)
+    micros, nanos = (column.cast(pa.int64()) for column in columns)
+    return pc.add(pc.multiply(micros, _NANOS_PER_MICRO), nanos).cast(field.type)
+
+
+def _split_nanos(column: pa.ChunkedArray, stored: list[pa.Field]) -> Iterator[pa.ChunkedArray]:
+    nanos = column.cast(pa.int64())
+    towards_zero = pc.divide(nanos, _NANOS_PER_MICRO)
+    beyond = pc.subtract(nanos, pc.multiply(towards_zero, _NANOS_PER_MICRO))
+    early = pc.less(beyond, 0)  # before 1970: one microsecond earlier, and the nanoseconds counted up from there
+    yield pc.if_else(early, pc.subtract(towards_zero, 1), towards_zero).cast(stored[0].type)
+    yield pc.if_else(early, pc.add(beyond, _NANOS_PER_MICRO), beyond).cast(stored[1].type)
+
+
+def _refused(where: str, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"column {where!r} {problem}", operation="table schema", remedy="give the column another type or name"
+    )
+
+
+def _misnamed(problem: str) -> InvalidRequestError:
+    return InvalidRequestError(problem, operation="table schema", remedy="give the column another name")
+
 
 MAX_COLUMNS = 10_000
 FIELD_ID = b"PARQUET:field_id"

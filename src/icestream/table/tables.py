@@ -5,36 +5,144 @@ One `Tables` serves all threads of a process, and keeps the catalog and its conn
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
+    CommitFailedException,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    ResolveError,
     TableAlreadyExistsError,
 )
+from pyiceberg.schema import Schema, promote
 from pyiceberg.table import Table
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from icestream.config import Settings
-from icestream.model.errors import IncompatibleTableError, InvalidRequestError
+from icestream.model.errors import CommitConflictError, IncompatibleTableError, InvalidRequestError
 from icestream.model.formats import copied, copy_of, is_copy
+from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName
 from icestream.table.catalogs import load_library, open_catalog, place, reporting
-from icestream.table.evolution import adapt
-from icestream.table.hive import DATA_PATH, check_apart, hive_partition, hive_properties, note_other_place
+from icestream.table.commit import FORMAT_VERSION
 from icestream.table.ledger import STREAM_ID, Ledger
-from icestream.table.leftovers import remove_all
-from icestream.table.manifest_index import ManifestIndex
+from icestream.table.parquet_copy.folders import (
+    DATA_PATH,
+    check_apart,
+    hive_partition,
+    hive_properties,
+    note_other_place,
+)
+from icestream.table.parquet_copy.leftovers import remove_all
 from icestream.table.partitions import partition_spec, sort_order
-from icestream.table.properties import new_table_properties
+from icestream.table.planning import ManifestIndex
+from icestream.table.properties import STREAM_SCHEMA, new_table_properties
 from icestream.table.purge import purge
 from icestream.table.schema import Columns, iceberg_schema
-from icestream.table.spec import TableSpec
 from icestream.table.topic_table import TopicTable
 from icestream.table.trash import Trash
+
+# --------------------
+# What a topic wants of its table.
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    topic: TopicName
+    stream_id: str
+    epoch: int
+    schema: pa.Schema
+    """What readers of the topic get: the envelope and the topic's columns."""
+    partition_by: tuple[str, ...] = ()
+    """Such as `day(publish_time)` or `bucket(16, key)`; see `partitions`."""
+    sort_by: tuple[str, ...] = ()
+    """Columns that each row group is sorted by; the offset when there are none."""
+
+
+# --------------------
+# Bringing a table up to the topic's schema.
+#
+# Columns that the topic has gained are added, as nullable ones; old files then read as null there. Anything else that
+# differs (a type, a column that must not be null) cannot be, and the table is refused before anything is written.
+
+
+_TRIES = 4
+
+
+def adapt(table: Table, spec: TableSpec) -> Table:
+    """`table` with all columns of `spec`."""
+    columns = Columns.of(spec.schema)
+    wanted = iceberg_schema(columns)
+    for _ in range(_TRIES):
+        _check(table, wanted, spec)
+        if set(wanted.column_names) <= set(table.schema().column_names):
+            return table
+        with suppress(CommitFailedException), table.transaction() as change:
+            with change.update_schema() as update:
+                update.union_by_name(wanted)
+            change.set_properties({STREAM_SCHEMA: encode_schema(spec.schema)})
+        table = table.refresh()
+    raise CommitConflictError(
+        "the table changes too often to add a column", operation="open table", place=str(spec.topic)
+    )
+
+
+def _check(table: Table, wanted: Schema, spec: TableSpec) -> None:
+    problems = []
+    if table.metadata.format_version != FORMAT_VERSION:
+        problems.append(f"has format version {table.metadata.format_version}, not {FORMAT_VERSION}")
+    problems += _differences(wanted.as_struct(), table.schema().as_struct(), "")
+    given = {field.name for field in wanted.fields}
+    problems += [
+        f"needs a value for column {field.name!r}, which the topic does not have"
+        for field in table.schema().fields
+        if field.required and field.name not in given
+    ]
+    if problems:
+        raise IncompatibleTableError(
+            f"the table {'; it '.join(problems)}",
+            operation="open table",
+            place=str(spec.topic),
+            remedy="rename the table, or give the topic another name or schema",
+        )
+
+
+def _differences(wanted: StructType, found: StructType, path: str) -> list[str]:
+    by_name = {field.name: field for field in found.fields}
+    problems = []
+    for field in wanted.fields:
+        other = by_name.get(field.name)
+        if other is None:
+            if field.required:
+                problems.append(f"lacks the column {path}{field.name}, which is never null")
+        elif other.required and not field.required:
+            problems.append(f"takes no null in column {path}{field.name}")
+        else:
+            problems += _compare(field.field_type, other.field_type, f"{path}{field.name}")
+    return problems
+
+
+def _compare(wanted: IcebergType, found: IcebergType, name: str) -> list[str]:
+    match wanted, found:
+        case StructType(), StructType():
+            return _differences(wanted, found, f"{name}.")
+        case ListType(), ListType():
+            return _compare(wanted.element_type, found.element_type, f"{name}.element")
+        case MapType(), MapType():
+            keys = _compare(wanted.key_type, found.key_type, f"{name}.key")
+            return keys + _compare(wanted.value_type, found.value_type, f"{name}.value")
+    if wanted == found:
+        return []
+    try:
+        promote(wanted, found)  # what the topic writes may be read as a wider type, if somebody has widened the column
+    except ResolveError:
+        return [f"has {found} in column {name}, the topic {wanted}"]
+    return []
 
 
 class Tables:

@@ -25,26 +25,30 @@ from icestream.model.errors import (
     StaleEpochError,
 )
 from icestream.model.filters import Filter
-from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
+from icestream.model.messages import decode_schema
 from icestream.model.names import TopicName
+from icestream.model.offsets import NOTHING_LOST, LostRanges
 from icestream.model.quarantine import Quarantined, quarantined_ranges
-from icestream.model.schema_text import decode_schema
 from icestream.table.catalogs import reporting
 from icestream.table.commit import commit_files
 from icestream.table.files import HiddenUntilComplete
-from icestream.table.history import AddedFile, added_files, committed_offset_of, snapshot_of_tag
-from icestream.table.hive import HIVE, LAYOUT
+from icestream.table.history import (
+    AddedFile,
+    added_files,
+    committed_offset_of,
+    first_offset,
+    offset_at_time,
+    snapshot_of_tag,
+)
 from icestream.table.ledger import Ledger, read_ledger, read_lost_ranges, read_quarantine
 from icestream.table.limits import ReadLimits
-from icestream.table.manifest_index import ManifestIndex, PlannedFile
-from icestream.table.ordered import NO_END, ordered_scan
-from icestream.table.planning import FilePlan
-from icestream.table.positions import first_offset, offset_at_time
+from icestream.table.parquet_copy.folders import HIVE, LAYOUT
+from icestream.table.planning import FilePlan, ManifestIndex, PlannedFile
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA
+from icestream.table.scan import NO_END, ordered_scan
 from icestream.table.schema import Columns
 from icestream.table.trash import Trash
-from icestream.table.writer import TableWriter
-from icestream.table.written import WrittenFile
+from icestream.table.writer import TableWriter, WrittenFile
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ files is left; the memory held is a row group and what Parquet makes of it, what
 Rows are gathered to row groups without a copy and encoded column by column straight into the file.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,19 +17,230 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    StatisticsCollector,
+    compute_statistics_plan,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_record_value
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from icestream.model.errors import CatalogUnavailableError, DamagedError
+from icestream.model.messages import slice_from
+from icestream.table.bloom import OwnFilters, own_options, parquet_options
 from icestream.table.catalogs import reason
-from icestream.table.data_file import DataFileWriter, Layout
-from icestream.table.hive import HIVE, LAYOUT, hive_folder, new_file_name
+from icestream.table.files import SyncedFile
+from icestream.table.parquet_copy.folders import HIVE, LAYOUT, hive_folder, new_file_name
 from icestream.table.schema import Columns, file_schema
-from icestream.table.split import Split
-from icestream.table.written import WrittenFile
+from icestream.table.statistics import data_file_statistics
+
+# --------------------
+# One Parquet file on its way into a table: rows in, a description with statistics out.
+
+
+_CODECS = {"uncompressed": "none"}
+_LEVELLED = ("zstd", "gzip")
+_COUNTERS = (0, 3)  # offset and sequence
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What all files of a writer have in common."""
+
+    table: Schema
+    schema: pa.Schema
+    properties: dict[str, str]
+
+    @cached_property
+    def plan(self) -> dict[int, StatisticsCollector]:
+        return compute_statistics_plan(self.table, self.properties)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return parquet_path_to_id_mapping(self.table)
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """How Parquet writes: no dictionary where values do not repeat, no statistics where nobody looks for them."""
+        codec = self.properties.get("write.parquet.compression-codec", "zstd")
+        level = self.properties.get("write.parquet.compression-level")
+        plain = [path for path, id_ in self.ids.items() if self.plan[id_].mode.type is MetricModeTypes.NONE]
+        counters = [self.schema[number].name for number in _COUNTERS]
+        rest = [path for path in self.ids if path not in {*plain, *counters}]
+        return {
+            "compression": _CODECS.get(codec, codec),
+            "compression_level": int(level) if level and codec in _LEVELLED else None,
+            "use_dictionary": rest,
+            "write_statistics": [*counters, *rest],
+            "store_schema": False,
+            "store_decimal_as_integer": True,
+            "bloom_filter_options": parquet_options(self.table, self.properties),
+            "write_page_checksum": True,  # without it many a flipped bit decodes to something else
+        }
+
+
+class DataFileWriter:
+    """Writes each table given as one row group."""
+
+    def __init__(self, layout: Layout, io: FileIO, location: str) -> None:
+        self._layout = layout
+        self._io = io
+        self._location = location
+        self._stream = io.new_output(location).create(overwrite=True)  # the name is new: no need to look
+        self._parquet = pq.ParquetWriter(self._stream, layout.schema, **layout.options)
+        self._filters = OwnFilters(own_options(layout.table, layout.properties))
+        self.message_count = 0
+        self.first_offset = -1
+        self.last_offset = -1
+
+    @property
+    def size(self) -> int:
+        return int(self._stream.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self._parquet.write_table(rows, row_group_size=rows.num_rows)
+        self._filters.add(rows, self._stream)
+        bounds = pc.min_max(rows.column(0)).as_py()
+        if self.message_count == 0:
+            self.first_offset = bounds["min"]
+        self.last_offset = bounds["max"]
+        self.message_count += rows.num_rows
+
+    def close(self, partition: Record, sort_order_id: int | None) -> DataFile:
+        self._parquet.add_key_value_metadata(self._filters.finish(self._stream))
+        self._parquet.close()
+        size = self.size
+        self._stream.close()
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._location,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=size,
+            sort_order_id=sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+            **data_file_statistics(self._parquet.writer.metadata, self._layout.plan, self._layout.ids),
+        )
+
+    def discard(self) -> None:
+        """Close the file however it stands, and remove it; one that is hidden until it is complete stays so."""
+        end = self._stream.discard if isinstance(self._stream, SyncedFile) else self._stream.close
+        for step in (self._parquet.close, end):
+            with contextlib.suppress(Exception):  # whatever made the write fail may make this fail too
+                step()
+        self._parquet.is_open = False  # or it would try again when it is collected
+        with contextlib.suppress(Exception):  # then it is left to the clean-up of orphans
+            self._io.delete(self._location)
+
+
+# --------------------
+# Rows of a partitioned table, sorted apart.
+
+
+MAX_FOLDER_LENGTH = 200
+_NUMBERS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
+"""Python's dates end at the year 9999; as numbers they do not."""
+
+
+class Split:
+    def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
+        self._spec = spec
+        self._schema = schema
+
+    def parts(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
+        """The rows of each partition, in their order. Rows of one partition alone are not copied."""
+        values = [self._transformed(rows, field) for field in self._spec.fields]
+        groups, codes = _distinct(values)
+        if len(groups) == 1:
+            yield self._record(groups[0]), rows
+            return
+        order = pc.sort_indices(codes)  # stable: offsets stay in order inside each partition
+        sorted_rows = rows.take(order)
+        start = 0
+        for count in pc.value_counts(codes.take(order)).field("counts").to_pylist():
+            code = codes[order[start].as_py()].as_py()
+            yield self._record(groups[code]), sorted_rows.slice(start, count)
+            start += count
+
+    def folder(self, partition: Record) -> str:
+        """The usual folder of a partition, or none if its value has no name, or one too long for a file system."""
+        try:
+            folder = self._spec.partition_to_path(partition, self._schema)
+        except (OverflowError, ValueError):
+            return ""
+        return folder if len(folder.encode()) <= MAX_FOLDER_LENGTH else ""
+
+    def _transformed(self, rows: pa.Table, field: PartitionField) -> pa.Array:
+        source = self._schema.find_field(field.source_id)
+        name = self._schema.find_column_name(field.source_id)
+        assert name is not None
+        if name in rows.column_names:
+            column = rows.column(name)
+        else:
+            first, *path = name.split(".")
+            column = pc.struct_field(rows.column(first), path)
+        values = field.transform.pyarrow_transform(source.field_type)(column.combine_chunks())
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+        return values.cast(_NUMBERS[values.type.id]) if values.type.id in _NUMBERS else values
+
+    def _record(self, values: tuple[object, ...]) -> Record:
+        return Record(
+            *(
+                partition_record_value(field, value, self._schema)
+                for field, value in zip(self._spec.fields, values, strict=True)
+            )
+        )
+
+
+def _distinct(columns: list[pa.Array]) -> tuple[list[tuple[object, ...]], pa.Array]:
+    """The distinct combinations of values, and for each row the number of its own."""
+    names = [str(number) for number in range(len(columns))]
+    encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
+    codes = encoded[0].indices.cast(pa.int64())
+    for column in encoded[1:]:
+        codes = pc.add(pc.multiply(codes, len(column.dictionary)), column.indices.cast(pa.int64()))
+    compact = codes.dictionary_encode()
+    first_rows = (
+        pa.table({"code": compact.indices, "row": pa.arange(0, len(codes))})
+        .group_by("code", use_threads=False)
+        .aggregate([("row", "min")])
+        .sort_by("code")
+        .column("row_min")
+    )
+    values = pa.Table.from_arrays(columns, names).take(first_rows).to_pylist()
+    return [tuple(row[name] for name in names) for row in values], compact.indices
+
+
+# --------------------
+# What a writer hands to the commit: a description of one data file that is complete and durable.
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    table_uuid: UUID
+    spec_id: int
+    """The partition spec it was written for, which the library's description does not carry."""
+    data_file: DataFile
+    message_count: int
+    first_offset: int
+    last_offset: int
+
+    @property
+    def path(self) -> str:
+        return self.data_file.file_path
+
+    @property
+    def bytes(self) -> int:
+        return self.data_file.file_size_in_bytes
+
 
 OPEN_FILE_BYTES = 16 * 1024 * 1024
 """What an open file may hold in memory: an object store's client gathers parts of about this size."""
@@ -231,3 +443,26 @@ def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     step = -(-rows // count)
     for start in range(0, rows, step):
         yield batch.slice(start, step)
+
+
+# --------------------
+# One stream of batches into several tables: read once, decoded once, written to each.
+
+
+def write_together(
+    targets: Sequence[tuple[TableWriter, int]], batches: Iterable[pa.RecordBatch], *, max_memory_bytes: int
+) -> list[list[WrittenFile]]:
+    """The files of each table; a table takes the messages from its own first offset on.
+
+    The writers share the memory. After an error none of the files of any table is left.
+    """
+    with ExitStack() as ending:
+        share = max_memory_bytes // len(targets)
+        writings = [
+            (ending.enter_context(writer.writing(max_memory_bytes=share)), first_offset)
+            for writer, first_offset in targets
+        ]
+        for batch in batches:
+            for writing, first_offset in writings:
+                writing.add(slice_from(batch, first_offset))
+        return [writing.finish() for writing, _ in writings]

@@ -19,8 +19,8 @@ Guarantees:
 from icestream.telemetry.convert import to_batch
 from icestream.telemetry.encode import to_request
 from icestream.telemetry.options import Options, Promoted, Source
-from icestream.telemetry.otlp_json import json_to_request
 from icestream.telemetry.schemas import topic_schema
 from icestream.telemetry.signals import Signal
+from icestream.telemetry.wire import json_to_request
 
 __all__ = ["Options", "Promoted", "Signal", "Source", "json_to_request", "to_batch", "to_request", "topic_schema"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from icestream.model.errors import InvalidRequestError
 from icestream.telemetry.signals import Signal
-from icestream.telemetry.whole import is_whole
+from icestream.telemetry.wire import is_whole
 
 
 class Target(NamedTuple):

@@ -29,14 +29,11 @@ from icestream.storage import IcebergStorage, Topic
 from icestream.storage.record import AckLevel
 from icestream.telemetry.combine import Combiner, Target
 from icestream.telemetry.convert import to_batch
-from icestream.telemetry.errors import TenantRefusedError
-from icestream.telemetry.limits import TenantLimits
 from icestream.telemetry.options import Options, Promoted, Source
-from icestream.telemetry.otlp_json import json_to_request
 from icestream.telemetry.signals import Signal
-from icestream.telemetry.statistics import TenantStatistics
-from icestream.telemetry.tenants import Sender, Tenants
+from icestream.telemetry.tenants import Sender, TenantLimits, TenantRefusedError, Tenants, TenantStatistics
 from icestream.telemetry.topics import TelemetryTopics
+from icestream.telemetry.wire import json_to_request
 from icestream.wal import Append
 
 MAX_TENANTS_A_REQUEST = 100

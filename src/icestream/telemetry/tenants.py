@@ -3,16 +3,39 @@
 A tenant is a namespace, and its name is checked as one before anything is looked up or made.
 """
 
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
 
 from icestream.config import TelemetrySettings
 from icestream.config.reserved import RESERVED_NAMESPACES
 from icestream.model.callers import Callers
-from icestream.model.errors import InvalidNameError
+from icestream.model.errors import IcestreamError, InvalidNameError, OverloadedError
 from icestream.model.names import MAX_PART_LENGTH, check_part
-from icestream.telemetry.errors import TenantRefusedError
 from icestream.telemetry.signals import Signal
+
+# --------------------
+# Why telemetry is refused, beyond what every publisher may hear.
+
+
+class TenantRefusedError(IcestreamError):
+    """A tenant that is not known, or that the sender may not speak for."""
+
+    code = "tenant_refused"
+
+
+class RateLimitedError(OverloadedError):
+    """A tenant sends more than it may; `retry_after_seconds` says when it may again."""
+
+    code = "rate_limited"
+
+    @property
+    def retry_after_seconds(self) -> float:
+        return float(self.details.get("retry_after_seconds", 1.0))
+
 
 _MAX_DATASET_LENGTH = MAX_PART_LENGTH - 1 - max(map(len, Signal))
 _OPERATION = "identify tenant"
@@ -104,3 +127,166 @@ def check_dataset(name: str) -> str:
             remedy=f"use up to {_MAX_DATASET_LENGTH}",
         )
     return name
+
+
+# --------------------
+# How much a tenant may send: requests and bytes a second, by a bucket of each that fills up with time.
+#
+# A bucket may be overdrawn by one request, and is then in debt until time has paid for it. So a request of any size can
+# pass, long-term rates hold to the byte, and the time to wait is known exactly.
+
+
+BURST_SECONDS = 2.0
+"""A tenant that was silent may send what these seconds allow at once."""
+
+
+class Bucket:
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._level = rate * BURST_SECONDS
+        self._filled = now
+
+    def wait_seconds(self, now: float) -> float:
+        """How long until something may be taken; 0 when it may now."""
+        full = self._rate * BURST_SECONDS
+        self._level = min(full, self._level + (now - self._filled) * self._rate)
+        self._filled = now
+        return 0.0 if self._level > 0 else (1.0 - self._level) / self._rate
+
+    def take(self, amount: float) -> None:
+        self._level -= amount
+
+
+class TenantLimits:
+    """The rates of those tenants that sent last; one who comes back after very many others starts anew."""
+
+    def __init__(self, settings: TelemetrySettings, clock: Callable[[], float] = monotonic) -> None:
+        self._rates = (settings.max_requests_per_second, settings.max_bytes_per_second)
+        self._max_tenants = settings.max_tracked_tenants
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._buckets: OrderedDict[str, tuple[Bucket | None, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, bytes_by_tenant: Mapping[str, int]) -> None:
+        """Count a request against all of its tenants, or raise and count nothing."""
+        if not any(self._rates):
+            return
+        now = self._clock()
+        with self._lock:
+            found = [(tenant, self._of(tenant, now), nbytes) for tenant, nbytes in bytes_by_tenant.items()]
+            for tenant, buckets, _ in found:
+                wait = max((bucket.wait_seconds(now) for bucket in buckets if bucket is not None), default=0.0)
+                if wait > 0:
+                    raise _too_much(tenant, wait)
+            for _, (requests, volume), nbytes in found:
+                if requests is not None:
+                    requests.take(1)
+                if volume is not None:
+                    volume.take(nbytes)
+
+    def _of(self, tenant: str, now: float) -> tuple[Bucket | None, ...]:
+        buckets = self._buckets.get(tenant)
+        if buckets is None:
+            buckets = tuple(Bucket(rate, now) if rate else None for rate in self._rates)
+            self._buckets[tenant] = buckets
+            if len(self._buckets) > self._max_tenants:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(tenant)
+        return buckets
+
+
+def _too_much(tenant: str, wait_seconds: float) -> RateLimitedError:
+    return RateLimitedError(
+        "the tenant sends more than it may",
+        operation="publish telemetry",
+        place=tenant,
+        remedy="wait and send again, or raise telemetry.max_requests_per_second and telemetry.max_bytes_per_second",
+        details={"retry_after_seconds": round(wait_seconds, 3)},
+    )
+
+
+# --------------------
+# What has come in at the doors for OpenTelemetry, by tenant and signal, since the broker started.
+#
+# Counted once a request, never a row. The number of tenants is bounded: one is counted by name when it is known or has
+# brought rows; those beyond the bound, and requests that were refused before it was clear whose they are, are counted
+# together as `OTHER`, which no namespace can be called.
+
+
+OTHER = "(other)"
+_MAX_REASONS = 100
+_OTHER_REASON = "other"
+
+
+@dataclass
+class SignalCounts:
+    requests: int = 0
+    """That were accepted; one with rows of several tenants counts for each of them."""
+    rows: int = 0
+    """That are durable."""
+    bytes: int = 0
+    """Of these requests, decompressed; a request's are shared out by rows among its tenants."""
+    rejected_rows: int = 0
+    """Of requests that were accepted for the rest."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests that were refused, by the code of the error."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "rejected_rows": self.rejected_rows,
+            "refused": dict(self.refused),
+        }
+
+
+class TenantStatistics:
+    """For many threads. `is_known` tells whether a tenant is one that somebody has named, or that has topics."""
+
+    def __init__(self, max_tenants: int, is_known: Callable[[str], bool] = lambda _tenant: False) -> None:
+        self._max_tenants = max_tenants
+        self._is_known = is_known
+        self._lock = threading.Lock()
+        self._counts: dict[str, dict[Signal, SignalCounts]] = {}
+        self._other: dict[Signal, SignalCounts] = {}
+
+    def accepted(self, tenant: str, signal: Signal, *, rows: int, nbytes: int) -> None:
+        with self._lock:
+            counts = self._of(tenant, signal, brings_rows=rows > 0)
+            counts.requests += 1
+            counts.rows += rows
+            counts.bytes += nbytes
+
+    def rejected(self, tenant: str | None, signal: Signal, rows: int) -> None:
+        """Rows of an accepted request that were not stored; `tenant` is None where they name none that may be."""
+        with self._lock:
+            self._of(tenant, signal).rejected_rows += rows
+
+    def refused(self, tenant: str | None, signal: Signal, code: str) -> None:
+        """A whole request; `tenant` is None where it is not known whose."""
+        with self._lock:
+            reasons = self._of(tenant, signal).refused
+            reasons[code if code in reasons or len(reasons) < _MAX_REASONS else _OTHER_REASON] += 1
+
+    def figures(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By tenant and signal, in the order in which tenants came; what is nobody's own comes last."""
+        with self._lock:
+            found = [*self._counts.items(), *([(OTHER, self._other)] if self._other else [])]
+            return {
+                tenant: {str(signal): counts.to_json() for signal, counts in signals.items()}
+                for tenant, signals in found
+            }
+
+    def _of(self, tenant: str | None, signal: Signal, *, brings_rows: bool = False) -> SignalCounts:
+        signals = self._counts.get(tenant) if tenant is not None else None
+        if signals is None:
+            has_room = len(self._counts) < self._max_tenants
+            if tenant is not None and has_room and (brings_rows or self._is_known(tenant)):
+                signals = self._counts[tenant] = {}
+            else:
+                signals = self._other
+        return signals.setdefault(signal, SignalCounts())

@@ -6,13 +6,42 @@ import pyarrow as pa
 
 from icestream.config import TelemetrySettings
 from icestream.model.errors import InvalidRequestError, LimitReachedError, TopicNotFoundError
+from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName
-from icestream.model.schema_text import encode_schema
 from icestream.storage import IcebergStorage, Topic
-from icestream.telemetry.layout import SORT_BY, is_telemetry, partition_by, topic_name
 from icestream.telemetry.options import Options
 from icestream.telemetry.schemas import topic_schema
 from icestream.telemetry.signals import Signal
+
+# --------------------
+# What a tenant's topics are called and how their tables are laid out: known to all who may make one.
+#
+# Tables are partitioned by the time of publishing, not by the times that rows claim: a sender with a wrong clock, or a
+# hostile one, would otherwise make as many partitions as it likes. Look-ups by a row's own time are served by the
+# bounds
+# of files. Spans are sorted by trace, so that a trace is found in few row groups; log records and data points by
+# service.
+
+
+SORT_BY = {
+    Signal.TRACES: ("trace_id", "start_time_unix_nano"),
+    Signal.LOGS: ("service_name", "time"),
+    Signal.METRICS: ("service_name", "name", "time"),
+}
+
+
+def topic_name(tenant: str, dataset: str | None, signal: Signal) -> TopicName:
+    """`tenant/traces`, or `tenant/dataset_traces`. Tenant and dataset have been checked."""
+    return TopicName(tenant, f"{dataset}_{signal}" if dataset is not None else str(signal))
+
+
+def is_telemetry(name: TopicName) -> bool:
+    """Whether a topic is called like one of a signal, of a dataset or not."""
+    return any(name.name == signal or name.name.endswith(f"_{signal}") for signal in Signal)
+
+
+def partition_by(settings: TelemetrySettings) -> tuple[str, ...]:
+    return () if settings.partition == "none" else (f"{settings.partition}(_publish_time)",)
 
 
 class TelemetryTopics:

@@ -15,17 +15,22 @@ on the wire:
   numbers of 32 bits that are written as varints become 64 bits wide.
 """
 
+import json
+from base64 import b64encode
+from binascii import unhexlify
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from ptars import HandlerPool
 
 from icestream.model.errors import InvalidMessageError
+from icestream.telemetry.options import DEFAULTS, Options, check_limit
 from icestream.telemetry.signals import REQUESTS, Signal
 
 _OPAQUE = frozenset(
@@ -138,3 +143,104 @@ def _decoded(decode: Any, source: Any) -> pa.RecordBatch:
         raise InvalidMessageError(
             f"a part of the request cannot be decoded: {error}", operation="decode telemetry"
         ) from error
+
+
+# --------------------
+# OTLP's JSON form.
+#
+# It is protobuf's own JSON form with one difference: ids of traces and spans are hexadecimal, not base64. Unknown
+# fields
+# are passed over, as the specification asks. Names of fields in snake case, names of enum values and 64-bit numbers
+# without quotes are taken too: there are exporters that send them.
+
+
+_IDS = frozenset({"trace_id", "span_id", "parent_span_id"})
+
+
+def json_to_request(signal: Signal, text: bytes | str, options: Options = DEFAULTS) -> bytes:
+    """The serialized request that the text describes."""
+    check_limit("bytes in the request", len(text), options.max_request_bytes)
+    request = REQUESTS[signal]()
+    try:
+        tree = json.loads(text)
+        _prepare(tree, request.DESCRIPTOR)
+        data: bytes = ParseDict(tree, request, ignore_unknown_fields=True).SerializeToString()
+    except (ValueError, ParseError, RecursionError) as error:
+        raise InvalidMessageError(
+            f"the text is no OTLP request of {signal} in JSON: {error}", operation="decode telemetry"
+        ) from error
+    return data
+
+
+def _prepare(tree: Any, descriptor: Descriptor) -> None:
+    """Ids to base64, in place; and a look that messages are objects, as the library takes any text for an empty one.
+
+    It goes by a list of what is still to be seen, because the depth of the text is the sender's choice.
+    """
+    waiting: list[tuple[Any, Descriptor]] = [(tree, descriptor)]
+    while waiting:
+        node, kind = waiting.pop()
+        if not isinstance(node, dict):
+            raise ValueError(f"{kind.name} is not an object but {str(node)[:64]!r}")  # noqa: TRY004 - nor is the text a type
+        for name, value in node.items():
+            field = kind.fields_by_camelcase_name.get(name) or kind.fields_by_name.get(name)
+            if field is None or value is None:
+                continue
+            if field.name in _IDS:
+                node[name] = _base64(field, value)
+            elif field.message_type is not None:
+                parts = value if field.is_repeated and isinstance(value, list) else [value]
+                waiting.extend((part, field.message_type) for part in parts)
+
+
+def _base64(field: FieldDescriptor, text: Any) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"{field.camelcase_name} is not text but {str(text)[:64]!r}")  # noqa: TRY004 - same
+    try:
+        return b64encode(unhexlify(text)).decode()
+    except ValueError:
+        raise ValueError(f"{field.camelcase_name} {text[:64]!r} is not hexadecimal") from None
+
+
+# --------------------
+# Whether a serialized request ends where its last field does, so that what is put behind it stays apart.
+#
+# A parser does not see where one of several joined requests ends: a field that announces more bytes than its
+# request has
+# takes them from the next one, and what it takes is no longer a span or a log record of anybody. A parser that is given
+# such a request alone refuses it.
+
+
+_RESOURCES = 0x0A
+"""The tag of field 1, of bytes with a length: the one field that requests of all signals have."""
+_MAX_LENGTH_BYTES = 5
+_MAX_FIELDS = 1000
+"""Looked at in a request: enough for a sender that has gathered much, and soon done."""
+
+
+def is_whole(request: bytes) -> bool:
+    """Whether a request is nothing but complete fields of resources, and not very many.
+
+    Only the fields' lengths are looked at, not what is in them. What has other fields, however legal, counts as not
+    whole: nobody sends them, and so nothing depends on how a parser reads them.
+    """
+    at, end = 0, len(request)
+    for _ in range(_MAX_FIELDS):
+        if at == end:
+            return True
+        if request[at] != _RESOURCES:
+            return False
+        at = _end_of_field(request, at + 1)
+        if at > end:
+            return False
+    return at == end
+
+
+def _end_of_field(request: bytes, at: int) -> int:
+    """Where the field ends whose length stands at `at`; beyond the request if it has no length."""
+    length = 0
+    for number, byte in enumerate(request[at : at + _MAX_LENGTH_BYTES]):
+        length |= (byte & 0x7F) << (7 * number)
+        if not byte & 0x80:
+            return at + number + 1 + length
+    return len(request) + 1

@@ -17,21 +17,20 @@ files that must survive.
 Simulated rules are those of Linux file systems, at their worst: see `content` for bytes and `tree` for names.
 """
 
-from icestream.testing.content import PAGE_BYTES, SECTOR_BYTES
 from icestream.testing.faults import (
+    MUTATING,
     Call,
     Crash,
     Fail,
     Fault,
     FaultPlan,
     FaultyFiles,
+    Kind,
+    Operation,
     ShortWrite,
     SimulatedCrash,
 )
-from icestream.testing.operations import MUTATING, Kind, Operation
-from icestream.testing.power import Tearing
-from icestream.testing.simulated_disk import SimulatedDisk, SimulatedFile
-from icestream.testing.tree import NameLoss
+from icestream.testing.simulated_disk import PAGE_BYTES, SECTOR_BYTES, NameLoss, SimulatedDisk, SimulatedFile, Tearing
 
 __all__ = [
     "MUTATING",

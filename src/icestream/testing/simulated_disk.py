@@ -12,15 +12,496 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise, product
+from math import prod
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from icestream.model.frame_bytes import Bytes
-from icestream.testing.content import SECTOR_BYTES, Content
-from icestream.testing.operations import Kind, Operation
-from icestream.testing.power import Tearing, all_states, random_state
-from icestream.testing.tree import ROOT, Directory, Entry, NameLoss, Node, Tree
+from icestream.testing.faults import Kind, Operation
+
+# --------------------
+# The bytes of one simulated file: what programs see, and what may be on the disk under it.
+#
+# The disk is written a sector at a time, in any order, at any moment. So each sector written since the file's last
+# datasync may hold any of the contents it had meanwhile, and the file any of its sizes. Three rules bind them:
+#
+# * room that the size covers and no data reached reads as zeros;
+# * a truncation that reached the disk took the bytes behind it away, whatever a sector held before;
+# * after a *failed* datasync the sectors it should have written are clean in memory and unknown on the disk. Programs
+#   still see the new bytes, and a later datasync does not write them: only writing them again helps.
+
+
+SECTOR_BYTES = 512
+PAGE_BYTES = 4096
+
+
+class Version(NamedTuple):
+    """What a sector held from `time` on."""
+
+    time: int
+    data: bytes
+
+
+class Size(NamedTuple):
+    """What the file's size was from `time` on, or to what it was cut at `time`."""
+
+    time: int
+    size: int
+
+
+@dataclass(slots=True)
+class Content:
+    sector_bytes: int = SECTOR_BYTES
+    size: int = 0
+    data: bytearray = field(default_factory=bytearray)
+    """What programs see; zeros from here to the size."""
+    shared: bool = False
+    """Another content has the same bytearray."""
+    time: int = 0
+    """How many changes there were."""
+    versions: dict[int, tuple[Version, ...]] = field(default_factory=dict)
+    """Of the sectors in doubt, all that they may hold, oldest first."""
+    doomed: set[int] = field(default_factory=set)
+    """Of the sectors in doubt, those that no datasync will write."""
+    sizes: tuple[Size, ...] = (Size(0, 0),)
+    size_doomed: bool = False
+    truncations: tuple[Size, ...] = ()
+
+    @property
+    def is_durable(self) -> bool:
+        return not self.versions and len(self.sizes) == 1
+
+    def copy(self) -> "Content":
+        """An independent copy; the bytes themselves are copied when one of the two is written to."""
+        self.shared = True
+        return replace(self, versions=dict(self.versions), doomed=set(self.doomed))
+
+    def read(self, length: int, position: int) -> bytes:
+        end = min(position + length, self.size)
+        if end <= position:
+            return b""
+        found = bytes(self.data[position:end])
+        return found if len(found) == end - position else found + bytes(end - position - len(found))
+
+    def write(self, data: bytes, position: int) -> None:
+        if not data:
+            return
+        end = position + len(data)
+        touched = self._sectors(position, end)
+        self._begin(touched)
+        self._own()
+        _put(self.data, data, position)
+        if end > self.size:
+            self._grow_by_write(end)
+        if end >= self.size:
+            self.size_doomed = False
+        self._record(touched)
+
+    def allocate(self, end: int) -> None:
+        self.time += 1
+        self.size_doomed = False
+        if end > self.size:
+            self._set_size(end)
+
+    def truncate(self, length: int) -> None:
+        """Zero a sector behind the cut at once. Those removed keep what they held until the new size is durable."""
+        self.size_doomed = False
+        self._begin(self._sectors(min(length, len(self.data)), len(self.data)))
+        if length < self.size:
+            self.truncations = (*self.truncations, Size(self.time, length))
+        if length < len(self.data):
+            self._own()
+            del self.data[length:]
+            if length % self.sector_bytes:
+                self._record(self._sectors(length, length + 1))
+        if length != self.size:
+            self._set_size(length)
+
+    def datasync(self) -> None:
+        if self.size_doomed:
+            self.versions = {sector: self.versions[sector] for sector in self.doomed}
+            return
+        self.versions = {
+            sector: tuple(
+                Version(version.time, self.after_truncations(sector, version, self.time))
+                for version in self.versions[sector]
+            )
+            for sector in self.doomed
+        }
+        self.truncations = ()
+        self.sizes = (Size(self.time, self.size),)
+
+    def sync_range(self, start: int, end: int) -> None:
+        """What a durable write does with the bytes it wrote; it says nothing of any others."""
+        for sector in self._sectors(start, end):
+            if sector not in self.doomed:
+                self.versions.pop(sector, None)
+        if not self.size_doomed:
+            self.sizes = tuple(size for size in self.sizes if size.size >= end) or self.sizes[-1:]
+
+    def fail_datasync(self) -> None:
+        """What was not durable never will be by a datasync alone, and may or may not have reached the disk."""
+        self.doomed = set(self.versions)
+        self.size_doomed = len(self.sizes) > 1
+
+    def drop_cache(self, rng: random.Random) -> None:
+        """Read again from the disk what a failed datasync left clean in memory; the new bytes may be gone."""
+        if not self.doomed:
+            return
+        self._own()
+        for sector in sorted(self.doomed):
+            version = rng.choice(self.versions.pop(sector))
+            _put(self.data, self.after_truncations(sector, version, self.time), sector * self.sector_bytes)
+        del self.data[self.size :]
+        self.doomed = set()
+
+    def after_truncations(self, sector: int, version: Version, moment: int) -> bytes:
+        """The sector's bytes if it holds `version` and the size is that of `moment`."""
+        data = version.data
+        for time, length in self.truncations:
+            if version.time < time <= moment:
+                kept = max(0, length - sector * self.sector_bytes)
+                data = data[:kept].ljust(self.sector_bytes, b"\0")
+        return data
+
+    def after_cut(self, size: Size, picks: Mapping[int, Version]) -> "Content":
+        """The file found with this size, and with these versions of the sectors in doubt."""
+        data = bytearray(self.data)
+        for sector, version in picks.items():
+            _put(data, self.after_truncations(sector, version, size.time), sector * self.sector_bytes)
+        del data[size.size :]
+        return Content(self.sector_bytes, size.size, data, sizes=(Size(0, size.size),))
+
+    def _sectors(self, start: int, end: int) -> range:
+        return range(start // self.sector_bytes, -(-end // self.sector_bytes))
+
+    def _sector(self, sector: int) -> bytes:
+        start = sector * self.sector_bytes
+        return bytes(self.data[start : start + self.sector_bytes]).ljust(self.sector_bytes, b"\0")
+
+    def _own(self) -> None:
+        if self.shared:
+            self.data = bytearray(self.data)
+            self.shared = False
+
+    def _begin(self, sectors: range) -> None:
+        """Keep what the sectors hold before they change."""
+        for sector in sectors:
+            if sector not in self.versions:
+                self.versions[sector] = (Version(self.time, self._sector(sector)),)
+        self.time += 1
+
+    def _record(self, sectors: range) -> None:
+        """Note what the sectors hold now; it goes to the disk with the next datasync."""
+        for sector in sectors:
+            self.versions[sector] = (*self.versions[sector], Version(self.time, self._sector(sector)))
+        self.doomed.difference_update(sectors)
+
+    def _set_size(self, size: int) -> None:
+        self.size = size
+        self.sizes = (*self.sizes, Size(self.time, size))
+
+    def _grow_by_write(self, end: int) -> None:
+        """A write reaches the disk a page at a time, and the size with it."""
+        for size in range((self.size // PAGE_BYTES + 1) * PAGE_BYTES, end, PAGE_BYTES):
+            self._set_size(size)
+        self._set_size(end)
+
+
+def _put(data: bytearray, piece: bytes, position: int) -> None:
+    if position > len(data):
+        data.extend(bytes(position - len(data)))
+    data[position : position + len(piece)] = piece
+
+
+# --------------------
+# The names of a simulated disk: what programs see, and what may be on the disk under it.
+#
+# Files and directories are numbered nodes; a directory maps names to numbers. A name that was created, renamed or
+# removed
+# is certain once its directory was synced after that. Until then a power cut may undo it, and what cannot be
+# reached from
+# the root is gone, however well its own bytes were synced. A rename happens as a whole or not at all.
+
+
+ROOT = 0
+
+
+class NameLoss(StrEnum):
+    """Which of the name changes that were not synced a power cut can undo."""
+
+    LAST = "last"
+    """In each directory the last ones, as a journal would."""
+    ANY = "any"
+    """Any of them that no later change of the same name builds on."""
+
+
+class Entry(NamedTuple):
+    """`name` in `directory` now stands for `node`, or for nothing."""
+
+    directory: int
+    name: str
+    node: int | None
+
+
+class Change(NamedTuple):
+    """One atomic change of names, and the directories that were not synced since."""
+
+    entries: tuple[Entry, ...]
+    unsynced: frozenset[int]
+
+
+class Directory:
+    __slots__ = ("durable", "entries")
+
+    def __init__(self, entries: dict[str, int] | None = None) -> None:
+        self.entries = entries or {}
+        self.durable = dict(self.entries)
+
+    def copy(self) -> "Directory":
+        other = Directory(dict(self.entries))
+        other.durable = dict(self.durable)
+        return other
+
+
+Node = Content | Directory
+
+
+class Tree:
+    """All nodes of a disk, and the changes of names that are not durable."""
+
+    def __init__(self, nodes: dict[int, Node] | None = None) -> None:
+        self.nodes: dict[int, Node] = nodes or {ROOT: Directory()}
+        self.pending: list[Change] = []
+        self._next = max(self.nodes) + 1
+
+    def copy(self) -> "Tree":
+        other = Tree({number: node.copy() for number, node in self.nodes.items()})
+        other.pending = list(self.pending)
+        return other
+
+    def add(self, node: Node) -> int:
+        number, self._next = self._next, self._next + 1
+        self.nodes[number] = node
+        return number
+
+    def directory(self, number: int) -> Directory:
+        node = self.nodes[number]
+        assert isinstance(node, Directory)
+        return node
+
+    def files(self) -> dict[int, Content]:
+        return {number: node for number, node in self.nodes.items() if isinstance(node, Content)}
+
+    def change(self, *entries: Entry) -> None:
+        for directory, name, node in entries:
+            _assign(self.directory(directory).entries, name, node)
+        self.pending.append(Change(entries, frozenset(entry.directory for entry in entries)))
+
+    def sync(self, directory: int) -> None:
+        """Make the directory's changes durable; one that spans two directories needs both synced.
+
+        A change that a durable one builds on, because it set the same name before, is durable with it.
+        """
+        settled: list[Change] = []
+        waiting: list[Change] = []
+        built_on: set[tuple[int, str]] = set()
+        for entries, unsynced in reversed(self.pending):
+            change = Change(entries, unsynced - {directory})
+            if not change.unsynced or built_on & _names(change):
+                built_on |= _names(change)
+                settled.append(change)
+            else:
+                waiting.append(change)
+        for change in reversed(settled):
+            for owner, name, node in change.entries:
+                _assign(self.directory(owner).durable, name, node)
+        self.pending = waiting[::-1]
+
+    def random_survivors(self, rng: random.Random, loss: NameLoss) -> list[Change]:
+        """The changes that outlive a power cut, in one legal choice."""
+        chance = rng.choice((0.0, 0.5, 0.9, 1.0))
+        survivors: list[Change] = []
+        blocked: set[object] = set()
+        for change in self.pending:
+            keys = _keys(change, loss)
+            if blocked.isdisjoint(keys) and rng.random() < chance:
+                survivors.append(change)
+            else:
+                blocked |= keys
+        return survivors
+
+    def all_survivors(self, loss: NameLoss) -> Iterator[list[Change]]:
+        def choose(index: int, kept: list[Change], blocked: frozenset[object]) -> Iterator[list[Change]]:
+            if index == len(self.pending):
+                yield kept
+                return
+            change = self.pending[index]
+            keys = _keys(change, loss)
+            if blocked.isdisjoint(keys):
+                yield from choose(index + 1, [*kept, change], blocked)
+            yield from choose(index + 1, kept, blocked | keys)
+
+        yield from choose(0, [], frozenset())
+
+    def after_cut(self, survivors: list[Change]) -> "Tree":
+        """The durable names and these changes. Files are those of this tree: the caller puts what is left of them."""
+        durable = {number: dict(node.durable) for number, node in self.nodes.items() if isinstance(node, Directory)}
+        for change in survivors:
+            for owner, name, target in change.entries:
+                _assign(durable[owner], name, target)
+        reached: dict[int, Node] = {}
+        queue = [ROOT]
+        while queue:
+            number = queue.pop()
+            node = self.nodes[number]
+            if isinstance(node, Directory):
+                reached[number] = Directory(durable[number])
+                queue.extend(durable[number].values())
+            else:
+                reached[number] = node
+        return Tree(reached)
+
+
+def _assign(entries: dict[str, int], name: str, node: int | None) -> None:
+    if node is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = node
+
+
+def _names(change: Change) -> set[tuple[int, str]]:
+    return {(entry.directory, entry.name) for entry in change.entries}
+
+
+def _keys(change: Change, loss: NameLoss) -> set[object]:
+    """If this change is undone, so is every later one that shares a key with it."""
+    if loss is NameLoss.LAST:
+        return {entry.directory for entry in change.entries}
+    return set(_names(change))
+
+
+# --------------------
+# The states in which a power cut may leave a simulated disk: one at random, or all of them.
+#
+# Random states lean to those that break programs: nothing arrived, all arrived, a prefix in the order of the
+# writes, one
+# sector missing, one sector alone, and any mixture.
+
+
+class Tearing(StrEnum):
+    """The unit that a power cut leaves whole."""
+
+    SECTOR = "sector"
+    BYTE = "byte"
+    """No real disk does this. It makes tests reach every position within a frame."""
+
+
+def random_state(tree: Tree, rng: random.Random, tearing: Tearing, loss: NameLoss) -> Tree:
+    found = tree.after_cut(tree.random_survivors(rng, loss))
+    for number, file in found.files().items():
+        found.nodes[number] = file.copy() if file.is_durable else _random_content(file, rng, tearing)
+    return found
+
+
+def all_states(tree: Tree, limit: int, tearing: Tearing, loss: NameLoss) -> Iterator[Tree]:
+    """Every state, each file's with each other's; a ValueError if these are more than `limit`."""
+    trees = [tree.after_cut(survivors) for survivors in tree.all_survivors(loss)]
+    count = sum(prod(_count(file, tearing) for file in found.files().values()) for found in trees)
+    if count > limit:
+        raise ValueError(f"a power cut now may leave {count} states, more than {limit}")
+    for found in trees:
+        files = found.files()
+        for contents in product(*(_all_contents(file, tearing) for file in files.values())):
+            yield Tree({**found.nodes, **dict(zip(files, contents, strict=True))}).copy()
+
+
+def _random_content(file: Content, rng: random.Random, tearing: Tearing) -> Content:
+    oldest = {sector: versions[0] for sector, versions in file.versions.items()}
+    newest = {sector: versions[-1] for sector, versions in file.versions.items()}
+    size = file.sizes[-1]
+    match rng.randrange(6):
+        case 0:  # nothing arrived
+            size, picks = file.sizes[0], oldest
+        case 1:  # all of it arrived
+            picks = newest
+        case 2:  # it arrived in the order of the writes, up to a moment, and the write of that moment is torn
+            moment = rng.randint(file.sizes[0].time, file.time)
+            size = _newest(file.sizes, moment)
+            picks = {sector: _newest(found, moment - rng.randrange(2)) for sector, found in file.versions.items()}
+        case 3:  # all but one sector arrived
+            picks = newest | _one_at_random(file, rng, tearing)
+            size = _random_size(file, rng, tearing)
+        case 4:  # one sector alone arrived
+            picks = oldest | _one_at_random(file, rng, tearing)
+        case _:
+            picks = {sector: _random_version(file, sector, rng, tearing) for sector in file.versions}
+            size = _random_size(file, rng, tearing)
+    return file.after_cut(size, picks)
+
+
+def _one_at_random(file: Content, rng: random.Random, tearing: Tearing) -> dict[int, Version]:
+    if not file.versions:
+        return {}
+    sector = rng.choice(list(file.versions))
+    return {sector: _random_version(file, sector, rng, tearing)}
+
+
+def _random_version(file: Content, sector: int, rng: random.Random, tearing: Tearing) -> Version:
+    versions = file.versions[sector]
+    index = rng.randrange(len(versions))
+    if tearing is Tearing.SECTOR or index == 0:
+        return versions[index]
+    return _torn(versions[index - 1], versions[index], rng.randint(0, file.sector_bytes))
+
+
+def _random_size(file: Content, rng: random.Random, tearing: Tearing) -> Size:
+    if rng.randrange(2):
+        return file.sizes[-1]
+    index = rng.randrange(len(file.sizes))
+    chosen = file.sizes[index]
+    if tearing is Tearing.BYTE and index and chosen.size > file.sizes[index - 1].size:
+        return Size(chosen.time, rng.randint(file.sizes[index - 1].size, chosen.size))
+    return chosen
+
+
+def _count(file: Content, tearing: Tearing) -> int:
+    return len(set(file.sizes)) * prod(len(_possible(file, sector, tearing)) for sector in file.versions)
+
+
+def _all_contents(file: Content, tearing: Tearing) -> Iterator[Content]:
+    choices = [_possible(file, sector, tearing) for sector in file.versions]
+    for size in sorted(set(file.sizes)):
+        for picked in product(*choices):
+            yield file.after_cut(size, dict(zip(file.versions, picked, strict=True)))
+
+
+def _possible(file: Content, sector: int, tearing: Tearing) -> list[Version]:
+    """All that the sector may hold, each once."""
+    found = list(file.versions[sector])
+    if tearing is Tearing.BYTE:
+        for old, new in pairwise(file.versions[sector]):
+            found += [_torn(old, new, cut) for cut in range(1, file.sector_bytes)]
+    if file.truncations:  # these tell apart versions of the same bytes
+        return list(dict.fromkeys(found))
+    return list({version.data: version for version in found}.values())
+
+
+_Timed = TypeVar("_Timed", Version, Size)
+
+
+def _newest(found: tuple[_Timed, ...], moment: int) -> _Timed:
+    """The last that is not younger than `moment`; the oldest if all are."""
+    return next((one for one in reversed(found) if one.time <= moment), found[0])
+
+
+def _torn(old: Version, new: Version, cut: int) -> Version:
+    return Version(new.time, new.data[:cut] + old.data[cut:])
+
 
 MAX_BUFFERS = 1024
 """Linux takes no more buffers than this in one write."""

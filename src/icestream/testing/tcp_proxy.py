@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from icestream.testing.servers.process import HOST
+HOST = "127.0.0.1"
 
 _PIECE_BYTES = 64 * 1024
 _CONNECT_SECONDS = 10

@@ -10,6 +10,7 @@ What the log relies on, and nothing more:
 * `replace` is atomic.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -17,8 +18,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import structlog
+
+from icestream.model.errors import DiskFullError, LogUnavailableError
 from icestream.model.frame_bytes import Bytes
 
 _MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
@@ -267,3 +271,45 @@ class LocalFile:
 
     def close(self) -> None:
         self._files.forget(self)
+
+
+# --------------------
+# Telling a full disk from a broken one.
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def unusable(reason: str, cause: BaseException | None, *, operation: str, place: str) -> LogUnavailableError:
+    """The error for a log that cannot be written, or not be opened, because of an error of the disk."""
+    if is_full(cause):
+        remedy = "nothing was stored; make room on the disk and send again"
+        return DiskFullError(f"{reason}: {cause}", operation=operation, place=place, remedy=remedy)
+    return LogUnavailableError(
+        f"{reason}: {cause}", operation=operation, place=place, remedy="nothing was acknowledged; send again"
+    )
+
+
+# --------------------
+# Log lines that never stand in the way: a full disk may keep them from being written, but nobody from going on.
+
+
+class Teller:
+    def __init__(self, name: str) -> None:
+        self._log = structlog.get_logger(name)
+
+    def info(self, event: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._log.info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._log.warning(event, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._log.error(event, **fields)

@@ -10,10 +10,103 @@ whose group was before.
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Protocol
+
+import structlog
 
 from icestream.model.errors import IcestreamError
-from icestream.wal.append import Append
-from icestream.wal.commit_pool import Pool
+from icestream.model.frame_bytes import Payload
+
+# --------------------
+# One batch on its way into the log.
+
+
+class Append:
+    """A batch, or (without a payload) something to be done by whoever leads, in its place in the queue.
+
+    `callback` is called once, when the batch is durable or refused, by whichever thread led or was told to answer.
+    """
+
+    __slots__ = (
+        "action",
+        "base_offset",
+        "callback",
+        "duplicate",
+        "error",
+        "nbytes",
+        "payload",
+        "publish_time_us",
+        "session",
+    )
+
+    def __init__(
+        self,
+        payload: Payload | None,
+        callback: "Callable[[Append], None] | None" = None,
+        action: Callable[[], None] | None = None,
+        *,
+        session: int = 0,
+    ) -> None:
+        self.payload = payload
+        self.nbytes = payload.frame_bytes if payload is not None else 0
+        self.callback = callback
+        self.action = action
+        self.session = session
+        self.base_offset = -1
+        self.publish_time_us = 0
+        self.duplicate = False
+        self.error: IcestreamError | None = None
+
+    def finish(self, error: IcestreamError | None = None) -> None:
+        self.error = error
+        if self.callback is not None:
+            self.callback(self)
+
+
+# --------------------
+# Threads that commit what nobody waits for inline.
+
+
+_log = structlog.get_logger(__name__)
+
+
+class Pool(Protocol):
+    def submit(self, work: Callable[[], None], /) -> object:
+        """Have it done soon, by another thread."""
+
+
+class CommitPool:
+    """Unlike an executor it makes no futures, which cost more than a small message's commit: nobody looks at them."""
+
+    def __init__(self, threads: int) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"commit-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], None], /) -> None:
+        if self._closed:
+            raise RuntimeError("the pool is closed")  # rather than never be done
+        self._work.put(work)
+
+    def close(self) -> None:
+        """Finish what was submitted."""
+        self._closed = True
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - one log's trouble is not the others'
+                _log.exception("a commit failed in an unexpected way")
 
 
 class GroupCommit:

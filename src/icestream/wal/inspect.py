@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from icestream.model.errors import DamagedError, InvalidRequestError
-from icestream.model.frame_bytes import ALIGNMENT, MAGIC, Complete, segment_seed
-from icestream.model.frame_scan import Scan
+from icestream.model.frame_bytes import ALIGNMENT, MAGIC, Complete, Scan, segment_seed
 from icestream.wal.files import File, Files
-from icestream.wal.index_file import load_index
+from icestream.wal.records import CHECKPOINT_FILE, STREAM_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.recovery import TORN_DIRECTORY
 from icestream.wal.segment import (
     FOOTER_BYTES,
@@ -17,11 +16,11 @@ from icestream.wal.segment import (
     INDEX_SUFFIX,
     SegmentHeader,
     decode_header,
+    load_index,
     read_footer,
     segment_offsets,
     segment_path,
 )
-from icestream.wal.stream import CHECKPOINT_FILE, STREAM_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 
 _SEARCH_BYTES = 1 << 20
 

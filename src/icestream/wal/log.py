@@ -21,19 +21,14 @@ from time import monotonic, perf_counter
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, StaleEpochError, UnavailableError
 from icestream.model.frame_bytes import Bytes, Payload, encode
 from icestream.model.frames import Frame
-from icestream.wal.append import Append
-from icestream.wal.files import make_directories
-from icestream.wal.full import unusable
-from icestream.wal.group_commit import GroupCommit
-from icestream.wal.index_cache import IndexCache
-from icestream.wal.leases import Leases
+from icestream.wal.files import Teller, make_directories, unusable
+from icestream.wal.group_commit import Append, GroupCommit
 from icestream.wal.options import LogContext, SyncMode
-from icestream.wal.producers import Producers, Sent
+from icestream.wal.producers import Producers, Sent, Sessions
+from icestream.wal.read_leases import Leases
+from icestream.wal.records import STREAM_FILE, StreamInfo
 from icestream.wal.recovery import Recovery
-from icestream.wal.segments import Segments
-from icestream.wal.sessions import Sessions
-from icestream.wal.stream import STREAM_FILE, StreamInfo
-from icestream.wal.telling import Teller
+from icestream.wal.segments import IndexCache, Segments
 from icestream.wal.view import LogState, Visible
 
 NO_LIMIT = (1 << 63) - 1

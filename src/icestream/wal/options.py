@@ -6,8 +6,8 @@ from enum import Enum
 
 from icestream.model.clock import Clock, now_us
 from icestream.wal.cache import FrameCache
-from icestream.wal.commit_pool import Pool
 from icestream.wal.files import Files
+from icestream.wal.group_commit import Pool
 
 
 class SyncMode(Enum):

@@ -5,8 +5,11 @@ old or the new one. Anything else is damage.
 """
 
 import json
+import secrets
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import xxhash
 
@@ -46,3 +49,87 @@ def read_record(files: Files, path: Path) -> dict[str, Any]:
     fields = json.loads(line)
     assert isinstance(fields, dict)
     return fields
+
+
+# --------------------
+# The two records that say what a log's directory holds.
+#
+# `stream.json` is the log's identity: topic, stream id, epoch, Arrow schemas. It changes only when one of these does.
+#
+# `checkpoint.json` is what is known to be durable: the active segment, how far it was synced, and the first offset that
+# is kept. It is written when a segment begins, at intervals, and at a clean close. Bytes that a checkpoint covers and
+# that cannot be read are lost data; bytes past it may be a torn tail.
+
+
+STREAM_FILE = "stream.json"
+CHECKPOINT_FILE = "checkpoint.json"
+_FORMAT = 1
+_TABLE = "table"
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    topic: str
+    stream_id: UUID
+    epoch: int = 1
+    salt: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
+    """Seeds the checksums of frames; told to nobody, so that no payload can be made to look like a frame."""
+    schemas: dict[int, str] = field(default_factory=dict)
+    """The topic's own Arrow schemas by id, each as base64 of its serialized form; the log does not look into them."""
+    storage: str = _TABLE
+    """Where the topic's messages end; the log does not care."""
+
+    def save(self, files: Files, directory: Path) -> None:
+        fields: dict[str, Any] = {
+            "format": _FORMAT,
+            "topic": self.topic,
+            "stream_id": str(self.stream_id),
+            "epoch": self.epoch,
+            "salt": self.salt,
+            "schemas": {str(number): schema for number, schema in self.schemas.items()},
+        }
+        if self.storage != _TABLE:
+            fields["storage"] = self.storage
+        write_record(files, directory / STREAM_FILE, fields)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    segment_number: int
+    base_offset: int
+    position: int
+    durable_end: int
+    start_offset: int
+
+    def save(self, files: Files, directory: Path) -> None:
+        write_record(files, directory / CHECKPOINT_FILE, {"format": _FORMAT, **asdict(self)})
+
+
+def load_stream(files: Files, directory: Path) -> StreamInfo:
+    fields = read_record(files, directory / STREAM_FILE)
+    _check_format(fields, directory / STREAM_FILE)
+    return StreamInfo(
+        topic=fields["topic"],
+        stream_id=UUID(fields["stream_id"]),
+        epoch=fields["epoch"],
+        salt=fields["salt"],
+        schemas={int(number): schema for number, schema in fields["schemas"].items()},
+        storage=fields.get("storage", _TABLE),
+    )
+
+
+def load_checkpoint(files: Files, directory: Path) -> Checkpoint:
+    fields = read_record(files, directory / CHECKPOINT_FILE)
+    _check_format(fields, directory / CHECKPOINT_FILE)
+    return Checkpoint(**fields)
+
+
+def _check_format(fields: dict[str, object], path: Path) -> None:
+    found = fields.pop("format", None)
+    if found != _FORMAT:
+        raise DamagedError(
+            f"format {found} is not known, only {_FORMAT}",
+            operation="open log",
+            place=str(path),
+            remedy="open it with the version of icestream that wrote it",
+        )

@@ -22,19 +22,19 @@ from pathlib import Path
 
 from icestream.model import frame_bytes as frames
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import Corrupt, Decoded
-from icestream.model.frame_scan import Scan
+from icestream.model.frame_bytes import Corrupt, Decoded, Scan
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
 from icestream.model.sparse_index import SparseIndex
-from icestream.wal.files import File, Files, write_all
+from icestream.wal.files import File, Files, Teller, write_all
 from icestream.wal.producers import Producers, Sent
+from icestream.wal.records import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.segment import (
     FOOTER_BYTES,
     HEADER_BYTES,
     PRODUCERS_SUFFIX,
-    SegmentFooter,
-    SegmentHeader,
+    ActiveSegment,
+    SealedSegment,
     damaged,
     decode_footer,
     decode_header,
@@ -45,40 +45,10 @@ from icestream.wal.segment import (
     segment_offsets,
     segment_path,
 )
-from icestream.wal.stream import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
-from icestream.wal.telling import Teller
 
 TORN_DIRECTORY = "torn"
 _COPY_BYTES = 1 << 20
 _tell = Teller(__name__)
-
-
-@dataclass
-class SealedSegment:
-    header: SegmentHeader
-    footer: SegmentFooter
-    path: Path
-
-
-@dataclass
-class ActiveSegment:
-    header: SegmentHeader
-    path: Path
-    file: File
-    position: int
-    index: SparseIndex
-    frame_count: int = 0
-    first_time_us: int = 0
-    last_time_us: int = 0
-
-    def note(self, base_offset: int, position: int, end: int, time_us: int) -> None:
-        """Take a frame into account that stands between two positions."""
-        if self.frame_count == 0:
-            self.first_time_us = time_us
-        self.last_time_us = time_us
-        self.frame_count += 1
-        self.index.add(base_offset, position, time_us)
-        self.position = end
 
 
 @dataclass

@@ -25,6 +25,7 @@ from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, write_all
 from icestream.wal.inspect import Piece, read_checkpoint, read_header, read_stream, walk
+from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (
     HEADER_BYTES,
@@ -39,7 +40,6 @@ from icestream.wal.segment import (
     segment_offsets,
     segment_path,
 )
-from icestream.wal.stream import Checkpoint, StreamInfo
 
 _NEW_SUFFIX = ".repaired"
 _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count

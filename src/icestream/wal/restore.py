@@ -16,8 +16,8 @@ from icestream.model.errors import ConflictError
 from icestream.model.frame_bytes import encode, prepare
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, make_directories, write_all
+from icestream.wal.records import STREAM_FILE, Checkpoint, StreamInfo
 from icestream.wal.segment import HEADER_BYTES, PRODUCERS_SUFFIX, SegmentHeader, encode_header, segment_path
-from icestream.wal.stream import STREAM_FILE, Checkpoint, StreamInfo
 
 _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
 

@@ -1,7 +1,9 @@
 """One segment file: a header, frames, and a footer once it is sealed. `docs/formats/wal.md` has the drawing."""
 
+import errno
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -9,10 +11,11 @@ from uuid import UUID
 import xxhash
 
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import Corrupt, Decoded, Incomplete, segment_seed
-from icestream.model.frame_scan import Scan
+from icestream.model.frame_bytes import Bytes, Corrupt, Decoded, Incomplete, Scan, segment_seed
 from icestream.model.frames import Frame
-from icestream.wal.files import File, Files
+from icestream.model.sparse_index import SparseIndex
+from icestream.wal.files import File, Files, is_full, write_all, write_durably
+from icestream.wal.options import LogOptions
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -135,3 +138,181 @@ def _reason(outcome: Decoded) -> str:
         case Incomplete():
             return "the file ends within a frame"
     return "a frame that does not fit what stands before it"
+
+
+# --------------------
+# The file of a segment's sparse index.
+
+
+def save_index(index: SparseIndex, files: Files, path: Path) -> None:
+    if files.exists(path):
+        files.remove(path)
+    file = files.open(path, create=True)
+    try:
+        file.write([index.to_bytes()], 0)
+    finally:
+        file.close()
+
+
+def load_index(files: Files, path: Path) -> SparseIndex | None:
+    """The saved index, or None where it is missing or its bytes are not what was written."""
+    try:
+        return SparseIndex.from_bytes(files.read_bytes(path))
+    except FileNotFoundError:
+        return None
+
+
+# --------------------
+# The two kinds of segments that a log has: one that is written, and sealed ones before it.
+
+
+@dataclass
+class SealedSegment:
+    header: SegmentHeader
+    footer: SegmentFooter
+    path: Path
+
+
+@dataclass
+class ActiveSegment:
+    header: SegmentHeader
+    path: Path
+    file: File
+    position: int
+    index: SparseIndex
+    frame_count: int = 0
+    first_time_us: int = 0
+    last_time_us: int = 0
+
+    def note(self, base_offset: int, position: int, end: int, time_us: int) -> None:
+        """Take a frame into account that stands between two positions."""
+        if self.frame_count == 0:
+            self.first_time_us = time_us
+        self.last_time_us = time_us
+        self.frame_count += 1
+        self.index.add(base_offset, position, time_us)
+        self.position = end
+
+
+# --------------------
+# Writing the active segment: frames behind each other, room reserved ahead, a footer at the end.
+#
+# `synced_position` is the position up to which all is durable. It goes into every frame's header, where it
+# lets recovery tell a torn tail from damage.
+
+
+_FIRST_STEP_BYTES = 16 * 1024
+_ZEROS = memoryview(bytes(256 * 1024))
+
+
+def create_segment(files: Files, directory: Path, header: SegmentHeader, index_interval_bytes: int) -> ActiveSegment:
+    """A new segment, durable but for its directory entry: the caller syncs the directory."""
+    path = segment_path(directory, header.base_offset)
+    if files.exists(path):
+        files.remove(path)  # left by a try that failed before anything was written to it
+    file = files.open(path, create=True)
+    write_all(file, [encode_header(header)], 0)
+    file.datasync()
+    return ActiveSegment(header, path, file, HEADER_BYTES, SparseIndex(index_interval_bytes))
+
+
+class SegmentWriter:
+    def __init__(self, files: Files, options: LogOptions, active: ActiveSegment, end_offset: int) -> None:
+        self._files = files
+        self._options = options
+        self._allocated = self._filled = active.position
+        self._step = _FIRST_STEP_BYTES
+        self.active = active
+        self.seed = active.header.seed
+        self.end_offset = end_offset
+        self.synced_position = active.position
+        self.synced_offset = end_offset
+
+    def must_rotate(self, nbytes: int, now_us: int) -> bool:
+        """Whether the active segment should make way for a new one before `nbytes` are written."""
+        active, options = self.active, self._options
+        if active.frame_count == 0:
+            return False
+        too_old = options.max_age_us is not None and now_us - active.header.created_us >= options.max_age_us
+        return too_old or active.position + nbytes > options.max_file_bytes
+
+    def append(self, buffers: Sequence[Bytes], frames: Sequence[Frame], sizes: Sequence[int], *, durable: bool) -> None:
+        """Write frames, of these sizes in the file; `durable`: they are so when it returns."""
+        position, nbytes = self.active.position, sum(sizes)
+        if self._options.preallocate_bytes:
+            if durable and nbytes <= self._options.small_commit_bytes:
+                self._fill(position + nbytes)
+            else:
+                self._reserve(position + nbytes)
+        if durable:
+            write_durably(self.active.file, buffers, position)
+        else:
+            write_all(self.active.file, buffers, position)
+        for frame, size in zip(frames, sizes, strict=True):
+            self._note(frame, size)
+        if durable:
+            self._note_synced()
+
+    def _fill(self, end: int) -> None:
+        """Have zeros on the disk ahead of the writer: a sync that changes nothing but bytes is the cheapest."""
+        if end <= self._filled:
+            return
+        target = self._next_end(end, min(self._step, len(_ZEROS)))
+        if target > end:
+            try:
+                write_durably(self.active.file, [_ZEROS[: target - end]], end)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return  # the frame itself may still fit
+        self._filled = target
+        self._step *= 2
+
+    def _next_end(self, end: int, step: int) -> int:
+        step = min(step, self._options.preallocate_bytes)
+        return max(end, min(end + step, self._options.max_file_bytes + FOOTER_BYTES))
+
+    def _reserve(self, end: int) -> None:
+        """Grow the file ahead of the writer: a sync that need not change the file's size is cheaper."""
+        if end <= self._allocated:
+            return
+        target = self._next_end(end, self._step)
+        try:
+            self.active.file.allocate(target)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # a file system that cannot do it does without
+                raise
+        self._allocated = target
+        self._step *= 2
+
+    def _note(self, frame: Frame, nbytes: int) -> None:
+        """Take a frame into account that was just written."""
+        position = self.active.position
+        self.active.note(frame.base_offset, position, position + nbytes, frame.publish_time_us)
+        self.end_offset = frame.end_offset
+
+    def trim(self) -> None:
+        """Give back the room reserved ahead."""
+        self.active.file.truncate(self.active.position)
+        self.active.file.datasync()
+        self._allocated = self._filled = self.active.position
+
+    def sync(self) -> None:
+        self.active.file.datasync()
+        self._note_synced()
+
+    def _note_synced(self) -> None:
+        self.synced_position = self.active.position
+        self.synced_offset = self.end_offset
+
+    def seal(self) -> SealedSegment:
+        """Finish the active segment: footer, exact length, durable; then its index, which may be made anew."""
+        active = self.active
+        footer = SegmentFooter(
+            self.end_offset, active.position, active.first_time_us, active.last_time_us, active.frame_count
+        )
+        write_all(active.file, [encode_footer(footer)], active.position)
+        active.file.truncate(active.position + FOOTER_BYTES)
+        active.file.datasync()
+        save_index(active.index, self._files, segment_path(active.path.parent, active.header.base_offset, INDEX_SUFFIX))
+        return SealedSegment(active.header, footer, active.path)

@@ -3,17 +3,35 @@
 Only the thread that leads the log's commits changes them; `visible` may be read by any.
 """
 
+import contextlib
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from icestream.wal.leases import Leases
+from icestream.model.sparse_index import SparseIndex
+from icestream.wal.files import File, Files
 from icestream.wal.options import LogContext
 from icestream.wal.producers import Producers
-from icestream.wal.recovery import ActiveSegment, RecoveredLog, SealedSegment
-from icestream.wal.segment import PRODUCERS_SUFFIX, SegmentHeader, remove_segment, segment_path
-from icestream.wal.stream import Checkpoint, StreamInfo
+from icestream.wal.read_leases import Leases
+from icestream.wal.records import Checkpoint, StreamInfo
+from icestream.wal.recovery import RecoveredLog
+from icestream.wal.segment import (
+    HEADER_BYTES,
+    INDEX_SUFFIX,
+    PRODUCERS_SUFFIX,
+    ActiveSegment,
+    SealedSegment,
+    SegmentHeader,
+    SegmentWriter,
+    create_segment,
+    load_index,
+    remove_segment,
+    save_index,
+    scan_sound,
+    segment_path,
+)
 from icestream.wal.view import Visible
-from icestream.wal.writer import SegmentWriter, create_segment
 
 
 class Segments:
@@ -130,3 +148,41 @@ class Segments:
             remove_segment(self._context.files, self._directory, segment.header.base_offset)
         self._context.files.sync_directory(self._directory)
         return len(removed)
+
+
+# --------------------
+# The indexes of sealed segments, for readers.
+
+
+class IndexCache:
+    """The indexes of sealed segments, loaded when needed and made anew when missing or damaged; a few are kept."""
+
+    def __init__(self, files: Files, interval_bytes: int, max_indexes: int = 16) -> None:
+        self._files = files
+        self._interval_bytes = interval_bytes
+        self._max_indexes = max_indexes
+        self._lock = threading.Lock()
+        self._indexes: OrderedDict[Path, SparseIndex] = OrderedDict()
+
+    def get(self, segment: SealedSegment, file: File) -> SparseIndex:
+        with self._lock:
+            index = self._indexes.get(segment.path)
+            if index is None:
+                index = self._indexes[segment.path] = self._load(segment, file)
+            self._indexes.move_to_end(segment.path)
+            if len(self._indexes) > self._max_indexes:
+                self._indexes.popitem(last=False)
+            return index
+
+    def _load(self, segment: SealedSegment, file: File) -> SparseIndex:
+        path = segment_path(segment.path.parent, segment.header.base_offset, INDEX_SUFFIX)
+        index = load_index(self._files, path)
+        if index is None:
+            index = SparseIndex(self._interval_bytes)
+            for position, frame in scan_sound(
+                file, segment.path, HEADER_BYTES, segment.footer.position, segment.header.seed
+            ):
+                index.add(frame.base_offset, position, frame.publish_time_us)
+            with contextlib.suppress(OSError):  # a reader needs the index, not the file
+                save_index(index, self._files, path)
+        return index

@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NamedTuple
 
-from icestream.wal.recovery import ActiveSegment, SealedSegment
+from icestream.wal.segment import ActiveSegment, SealedSegment
 
 
 class LogState(Enum):

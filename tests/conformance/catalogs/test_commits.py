@@ -14,7 +14,7 @@ from icestream.model.errors import (
     LedgerMismatchError,
     StaleEpochError,
 )
-from icestream.model.lost_ranges import LostRanges
+from icestream.model.offsets import LostRanges
 from icestream.table import Ledger, Tables, TableSpec, TopicTable
 from icestream.table.ledger import COMMITTED_OFFSET, EPOCH, STREAM_ID
 

@@ -15,7 +15,7 @@ from icestream.model.errors import CatalogUnavailableError, CommitConflictError,
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
-from icestream.testing.servers import ServerProcess
+from icestream_servers import ServerProcess
 
 
 def _settings(folder: Path, parts: dict[str, Any]) -> Settings:

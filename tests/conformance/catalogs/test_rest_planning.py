@@ -13,7 +13,7 @@ from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.planning import FilePlan
-from icestream.testing.servers import RestCatalogServer, S3Server
+from icestream_servers import RestCatalogServer, S3Server
 
 
 @pytest.fixture(params=["client", "server"])

@@ -12,8 +12,8 @@ import pytest
 
 from icestream.metadata import EtcdOptions, MemoryMetadataStore, MetadataStore, Put, SqliteMetadataStore
 from icestream.metadata.etcd.store import EtcdMetadataStore
-from icestream.testing.servers import EtcdCluster, EtcdServer, compact
 from icestream.testing.tcp_proxy import TcpProxy
+from icestream_servers import EtcdCluster, EtcdServer, compact
 
 HISTORY_EVENTS = 200
 # Tests share an etcd, so each has a prefix of its own.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from icestream.metadata import MetadataStore, Put, scan
-from icestream.metadata.limits import MAX_KEY_BYTES, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES, MAX_VALUE_BYTES
+from icestream.metadata.store import MAX_KEY_BYTES, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES, MAX_VALUE_BYTES
 from icestream.model.errors import ClosedError, InvalidRequestError, TooLargeError
 
 Call = Callable[[], object]

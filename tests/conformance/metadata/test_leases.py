@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from icestream.metadata import LeaseExpiredError, MetadataStore, Put
-from icestream.metadata.limits import MAX_LEASE_SECONDS, MAX_TRANSACTION_OPERATIONS
+from icestream.metadata.store import MAX_LEASE_SECONDS, MAX_TRANSACTION_OPERATIONS
 from icestream.model.errors import ConflictError, InvalidRequestError
 
 PassTime = Callable[[float], None]

@@ -3,18 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from icestream.metadata import (
-    Absent,
-    Condition,
-    Delete,
-    Exists,
-    MetadataStore,
-    Operation,
-    Put,
-    RevisionIs,
-    ValueIs,
-)
-from icestream.metadata.limits import MAX_TRANSACTION_OPERATIONS, MAX_VALUE_BYTES
+from icestream.metadata import Absent, Condition, Delete, Exists, MetadataStore, Operation, Put, RevisionIs, ValueIs
+from icestream.metadata.store import MAX_TRANSACTION_OPERATIONS, MAX_VALUE_BYTES
 from icestream.model.errors import ConflictError, InvalidRequestError, TooLargeError
 
 

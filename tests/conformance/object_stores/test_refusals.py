@@ -13,10 +13,10 @@ from icestream.cloud import ObjectStore
 from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings
 from icestream.model.errors import IcestreamError, InvalidRequestError, UnavailableError
-from icestream.testing.proxy import Answer, FaultProxy
-from icestream.testing.servers import AzuriteServer, S3Server, free_port
-from icestream.testing.servers.azurite import ACCOUNT, ACCOUNT_KEY
-from icestream.testing.servers.s3 import ACCESS_KEY, SECRET_KEY
+from icestream.testing.http_proxy import Answer, FaultProxy
+from icestream_servers import AzuriteServer, S3Server, free_port
+from icestream_servers.azurite import ACCOUNT, ACCOUNT_KEY
+from icestream_servers.s3 import ACCESS_KEY, SECRET_KEY
 
 SECRETS = {
     "s3": {"access_key": ACCESS_KEY, "secret_key": "very/secret+key"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Publish = Callable[[str, bytes], None]

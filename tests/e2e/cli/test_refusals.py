@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 
 def test_produce_says_that_the_disk_is_full_and_gives_up_when_it_is_told_to(tmp_path: Path) -> None:

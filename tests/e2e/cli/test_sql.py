@@ -2,7 +2,7 @@ import json
 import subprocess
 from collections.abc import Callable
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Publish = Callable[[str, bytes], None]

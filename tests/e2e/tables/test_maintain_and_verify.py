@@ -12,7 +12,7 @@ import pytest
 from tests.servers import require
 from tests.topics import Topics
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 NOBODY = "grpc://127.0.0.1:1"
 

@@ -13,7 +13,7 @@ from tests.fault.broker.oracle import PATIENCE_SECONDS, Oracle, rows
 from tests.integration.flight.plain import PlainClient, error_of, failure, messages
 
 from icestream import Client
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 TOPICS = ("disk/first", "disk/second")
 PROBED = "disk/probed"

@@ -10,7 +10,7 @@ from tests.fault.broker.load import Follower, Load
 from tests.fault.broker.oracle import Oracle, Row, rows
 
 from icestream import Client
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 ROUNDS_PER_SEED = 150 if SOAK else 15

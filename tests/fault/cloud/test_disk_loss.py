@@ -13,7 +13,7 @@ from tests.integration.cloud.brokers import Site
 from icestream.client import Producer
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.testing.servers import S3Server
+from icestream_servers import S3Server
 
 TOPIC = "default/events"
 PATIENCE = 120.0

@@ -18,9 +18,9 @@ from icestream.cloud import ObjectStore
 from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings
 from icestream.model.errors import ObjectExistsError, UnavailableError
-from icestream.testing.proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy, Hold
-from icestream.testing.servers import S3Server
+from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy, Hold
 from icestream.testing.tcp_proxy import TcpProxy
+from icestream_servers import S3Server
 
 MIB = 1024 * 1024
 OPERATIONS = 4_000 if os.environ.get("ICESTREAM_SOAK") else 110

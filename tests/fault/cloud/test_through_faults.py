@@ -17,8 +17,8 @@ from icestream.model.errors import IcestreamError
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
-from icestream.testing.proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
-from icestream.testing.servers import S3Server
+from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
+from icestream_servers import S3Server
 
 SEED = int(os.environ.get("ICESTREAM_SEED", "1"))
 FAULTS_MET = 3_000 if os.environ.get("ICESTREAM_SOAK") else 200

@@ -13,7 +13,7 @@ import pytest
 from tests.fault.cloud.uploads import check_object
 
 from icestream.cloud import Head, ObjectDescriptor, ObjectMap
-from icestream.cloud.object_maker import ObjectMaker
+from icestream.cloud.object_writer import ObjectMaker
 from icestream.cloud.uploader import Uploader
 from icestream.metadata import MetadataStore, open_metadata_store
 from icestream.model.errors import ConflictError, StaleEpochError
@@ -22,9 +22,9 @@ from icestream.model.names import TopicName
 from icestream.storage.cloud.log_source import LogNotes, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.testing.memory_objects import MemoryObjects
-from icestream.testing.servers import EtcdServer
 from icestream.wal import LocalFiles, Log, LogContext, LogOptions, StreamInfo, prepare
-from icestream.wal.stream import load_stream
+from icestream.wal.records import load_stream
+from icestream_servers import EtcdServer
 
 TOPIC = TopicName("default", "races")
 BACKLOG = 60

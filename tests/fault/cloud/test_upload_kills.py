@@ -7,11 +7,11 @@ from pathlib import Path
 from tests.fault.cloud.uploads import check_bytes
 
 from icestream import Client
+from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage
-from icestream.testing.broker_process import BrokerProcess
 
 ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 4
 TOPIC = "default/kills"

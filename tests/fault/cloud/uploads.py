@@ -15,8 +15,8 @@ from uuid import UUID
 import xxhash
 
 from icestream.cloud import Head, ObjectDescriptor, ObjectMap, Trailer, check_trailer
-from icestream.cloud.names import ObjectName, stream_prefix
-from icestream.cloud.object_maker import ObjectMaker
+from icestream.cloud.object import ObjectName, stream_prefix
+from icestream.cloud.object_writer import ObjectMaker
 from icestream.cloud.uploader import Uploader
 from icestream.metadata import MetadataStore, keys, open_metadata_store
 from icestream.metadata.store import Condition, Entry, OutcomeUnknownError, TransactionResult

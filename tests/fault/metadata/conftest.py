@@ -6,7 +6,7 @@ from tests.fault.metadata.lossy import LossyProxy
 
 from icestream.metadata import MetadataStore
 from icestream.metadata.etcd.store import EtcdMetadataStore
-from icestream.testing.servers import EtcdServer
+from icestream_servers import EtcdServer
 
 PREFIXES = (f"/fault-{n}" for n in count(1))
 

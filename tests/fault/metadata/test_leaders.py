@@ -6,7 +6,7 @@ import pytest
 from icestream.metadata import MetadataStore
 from icestream.metadata.etcd.store import EtcdMetadataStore
 from icestream.model.errors import ConflictError, UnavailableError
-from icestream.testing.servers import EtcdCluster, EtcdServer, free_port
+from icestream_servers import EtcdCluster, EtcdServer, free_port
 
 
 def increment_until(store: MetadataStore, key: str, stop: threading.Event) -> int:

@@ -10,11 +10,11 @@ from tests.fault.metadata.lossy import LossyProxy
 
 from icestream.metadata import Delete, Entry, Exists, MetadataStore, OutcomeUnknownError, Put, RevisionIs
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.errors import StreamEndedError
+from icestream.metadata.etcd.client import StreamEndedError
 from icestream.metadata.etcd.store import EtcdMetadataStore
-from icestream.metadata.limits import MAX_TRANSACTION_OPERATIONS
+from icestream.metadata.store import MAX_TRANSACTION_OPERATIONS
 from icestream.model.errors import ConflictError, UnavailableError
-from icestream.testing.servers import EtcdServer
+from icestream_servers import EtcdServer
 
 PATIENCE_SECONDS = 60
 Result = TypeVar("Result")

@@ -6,8 +6,8 @@ from tests.fault.metadata.lossy import LossyProxy
 from icestream.metadata import Event, MetadataStore, Put, Watch
 from icestream.metadata.etcd.store import EtcdMetadataStore
 from icestream.metadata.etcd.watch import WatchStream
-from icestream.metadata.limits import MAX_VALUE_BYTES
-from icestream.testing.servers import EtcdCluster
+from icestream.metadata.store import MAX_VALUE_BYTES
+from icestream_servers import EtcdCluster
 
 PATIENCE_SECONDS = 30
 

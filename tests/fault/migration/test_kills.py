@@ -17,11 +17,11 @@ from tests.parquet_trees import body, migrated, spans, write_tree
 from tests.topics import Topics
 
 from icestream import Client
+from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
 from icestream.migration import Migration, MigrationReport, Request, State, open_source
 from icestream.model.errors import IcestreamError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.testing.broker_process import BrokerProcess
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 KILLS = 60 if SOAK else 10
@@ -208,7 +208,7 @@ def test_what_another_migration_finished_meanwhile_is_not_published_again_by_one
 
 
 def test_a_broker_that_stays_away_ends_it_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.migration.patience.RETRY_SECONDS", 1.0)
+    monkeypatch.setattr("icestream.migration.calls.RETRY_SECONDS", 1.0)
     rows = write_tree(tmp_path / "old", 4, 100)
     with broker_with(tmp_path / "data") as topics:
         killed = threading.Event()

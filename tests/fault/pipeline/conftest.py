@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 from tests.fault.pipeline.harness import Sections, Site
 
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.proxy import FaultProxy
-from icestream.testing.servers import RestCatalogServer, S3Server
+from icestream.broker_process import BrokerProcess
+from icestream.testing.http_proxy import FaultProxy
+from icestream_servers import RestCatalogServer, S3Server
 
 MakeSite = Callable[..., Site]
 

@@ -16,11 +16,11 @@ from icestream.config import Settings
 from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.one_pass import JobRunner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
 from icestream.pipeline.supervisor import Supervisor, pipeline_supervisor
-from icestream.pipeline.write import Written, write_parcels
+from icestream.pipeline.tasks import Written, write_parcels
 from icestream.storage.verify import BrokerLogs, verify_topic
 from icestream.table import Tables, TopicTable
 

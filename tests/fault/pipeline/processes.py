@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.fault.pipeline.oracle import PATIENCE_SECONDS
 
-WORKER = "icestream.pipeline.worker"
+WORKER = "icestream.pipeline.spark.worker"
 
 
 def children(pid: int) -> list[int]:

@@ -6,8 +6,8 @@ from tests.fault.pipeline import processes
 from tests.fault.pipeline.conftest import MakeSite
 from tests.fault.pipeline.harness import Site
 
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.servers import RestCatalogServer, S3Server, SparkCluster
+from icestream.broker_process import BrokerProcess
+from icestream_servers import RestCatalogServer, S3Server, SparkCluster
 
 
 def test_executors_and_workers_of_a_cluster_that_are_killed_lose_and_double_nothing(

@@ -14,9 +14,9 @@ from tests.fault.pipeline import processes
 from tests.fault.pipeline.conftest import MakeSite, environ
 from tests.fault.pipeline.harness import Site, wait_for
 
+from icestream.broker_process import BrokerProcess
 from icestream.pipeline.crash import VARIABLE
 from icestream.pipeline.supervisor import Supervisor
-from icestream.testing.broker_process import BrokerProcess
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 TASK_POINTS = ("before-write", "mid-write", "after-write")

@@ -41,7 +41,7 @@ def no_manifests(monkeypatch: Patch) -> None:
     def fail(*_args: Any, **_kwargs: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("icestream.table.manifests.ManifestWriters.write_list", fail)
+    monkeypatch.setattr("icestream.table.commit.ManifestWriters.write_list", fail)
 
 
 def a_file_gets_lost(monkeypatch: Patch) -> None:
@@ -76,7 +76,7 @@ def a_batch_cannot_be_written(monkeypatch: Patch) -> None:
     def fail(*_args: Any, **_kwargs: Any) -> None:
         raise pa.ArrowInvalid("not these rows")
 
-    monkeypatch.setattr("icestream.table.data_file.DataFileWriter.write", fail)
+    monkeypatch.setattr("icestream.table.writer.DataFileWriter.write", fail)
 
 
 FAILURES: dict[Callable[[Patch], None], str] = {

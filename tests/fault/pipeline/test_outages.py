@@ -10,10 +10,10 @@ import pytest
 from tests.fault.pipeline.conftest import MakeSite, environ
 from tests.fault.pipeline.harness import Site
 
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.proxy import FaultProxy, Hold
-from icestream.testing.servers import PostgresServer, RestCatalogServer, S3Server
+from icestream.broker_process import BrokerProcess
+from icestream.testing.http_proxy import FaultProxy, Hold
 from icestream.testing.tcp_proxy import TcpProxy
+from icestream_servers import PostgresServer, RestCatalogServer, S3Server
 
 CUTS = 200 if os.environ.get("ICESTREAM_SOAK") else 20
 SLOW_ACK_SECONDS = 5.0

@@ -13,16 +13,16 @@ from tests.fault.pipeline.harness import InlineJobs, Sections, Site, once, wait_
 from tests.fault.pipeline.test_kills import DRIVER_POINTS, TASK_POINTS
 from tests.plain_files import offsets_by_glob
 
+from icestream.broker_process import BrokerProcess
 from icestream.model.errors import CommitUnknownError
 from icestream.model.formats import StorageFormat, copy_of
 from icestream.pipeline.commit import commit
 from icestream.pipeline.crash import VARIABLE
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
-from icestream.pipeline.session import JobFailedError
 from icestream.pipeline.sink import Sink
+from icestream.pipeline.spark.session import JobFailedError
 from icestream.table import TopicTable
-from icestream.testing.broker_process import BrokerProcess
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 PASSES = 400 if SOAK else 40

@@ -10,8 +10,8 @@ import pytest
 from tests.fault.pipeline.conftest import MakeSite, environ
 from tests.fault.pipeline.harness import Site, wait_for
 
+from icestream.broker_process import BrokerProcess
 from icestream.model.names import TopicName
-from icestream.testing.broker_process import BrokerProcess
 
 SMALL = {"wal": {"max_file_size": 65_536}, "reader": {"poll_interval_ms": 100}}
 

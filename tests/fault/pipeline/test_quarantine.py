@@ -12,6 +12,7 @@ from tests.fault.pipeline.conftest import MakeSite, environ
 from tests.fault.pipeline.harness import Site, wait_for
 from tests.fault.pipeline.oracle import rows_of
 
+from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
 from icestream.model.messages import Encoding
 from icestream.model.names import TopicName
@@ -19,7 +20,6 @@ from icestream.pipeline.crash import VARIABLE
 from icestream.storage import IcebergStorage
 from icestream.storage.verify import BrokerLogs, verify_topic
 from icestream.table.quarantine import read_frame
-from icestream.testing.broker_process import BrokerProcess
 from icestream.wal import prepare
 
 GARBAGE = b"not a batch of messages"

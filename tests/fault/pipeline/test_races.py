@@ -9,8 +9,8 @@ import time
 import pytest
 from tests.fault.pipeline.harness import InlineJobs, Site, once
 
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 COMMITS = 2_000 if SOAK else 200

@@ -10,9 +10,9 @@ import pytest
 from tests.fault.pipeline.conftest import MakeSite
 from tests.fault.pipeline.harness import Site
 
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
-from icestream.testing.servers import RestCatalogServer, S3Server
+from icestream.broker_process import BrokerProcess
+from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
+from icestream_servers import RestCatalogServer, S3Server
 
 ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 6
 FAULTS: list[Fault] = [

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from icestream import Client
+from icestream.broker_process import BrokerProcess
 from icestream.client import BatchReceipt
-from icestream.testing.broker_process import BrokerProcess
 
 PATIENCE_SECONDS = 120.0
 TOPIC = "fault/messages"

@@ -10,7 +10,7 @@ import pytest
 from tests.fault.subscriptions.harness import SUBSCRIPTION, TOPIC, Consumers, check, publishing
 
 from icestream import Client
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 ROUNDS = 80 if os.environ.get("ICESTREAM_SOAK") else 5
 CONSUMERS = {"exclusive": 1, "shared": 3, "failover": 2, "key-shared": 3}

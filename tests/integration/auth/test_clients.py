@@ -14,13 +14,13 @@ from tests.otlp_requests import serialized
 from icestream import Client, aio
 from icestream.model.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
 from icestream.model.names import TopicName
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.fetch import FromBroker
-from icestream.pipeline.runner import Runner
-from icestream.pipeline.write import Written, write_parcels
+from icestream.pipeline.tasks import Written, write_parcels
 from icestream.server.otlp.grpc_door import METHODS
-from icestream.spark.batch import TopicReader
 from icestream.spark.columns import frame_schema
 from icestream.spark.options import Options
+from icestream.spark.source import TopicReader
 from icestream.table import Tables
 from icestream.telemetry import Signal
 

@@ -11,7 +11,7 @@ from tests.integration.auth.conftest import ACME, ROOT, Guarded
 
 from icestream.model.errors import PermissionDeniedError
 from icestream.server.access import ACTIONS, OPERATIONS, VERBS, Access
-from icestream.server.flight import FlightDoor
+from icestream.server.flight.door import FlightDoor
 from icestream.server.http import http_app
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 from tests.topics import InlineJobs
 
+from icestream.broker_process import BrokerProcess
 from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.one_pass import JobRunner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
 from icestream.table import Tables, TopicTable
-from icestream.testing.broker_process import BrokerProcess
 
 _COMMAND_SECONDS = 300
 

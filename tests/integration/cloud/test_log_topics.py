@@ -10,8 +10,8 @@ from tests.reading import FAR_US, Stage, pairs, rest_of
 from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
-from icestream.server.backlog import Backlog
 from icestream.storage import AckLevel, IcebergStorage, Topic
+from icestream.storage.backlog import Backlog
 from icestream.storage.retention import prune_logs, prune_objects
 from icestream.subscription import SubscriptionOptions
 from icestream.table import Tables

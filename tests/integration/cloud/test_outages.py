@@ -12,12 +12,11 @@ from tests.integration.cloud.stage import PATIENCE_SECONDS, Stage, cloud_of, pub
 
 from icestream.cloud.uploader import Uploader
 from icestream.model.errors import DamagedError, DeadlineError, StaleEpochError, TopicExistsError, UnavailableError
-from icestream.server.metrics_cloud import cloud_metrics
+from icestream.server.metrics import cloud_metrics
 from icestream.storage import IcebergStorage
 from icestream.storage.cloud import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
-from icestream.storage.cloud.topic_uploads import TopicUploads
-from icestream.storage.cloud.uploading import Uploading
+from icestream.storage.cloud.uploads import TopicUploads, Uploading
 
 
 @pytest.fixture
@@ -250,7 +249,7 @@ def test_a_new_topic_does_not_wait_long_for_the_object_store(stage: Stage, monke
 def test_a_deletion_that_takes_long_goes_on_alone_in_its_own_thread(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.storage.deletions._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("icestream.storage.topics._PATIENCE_SECONDS", 0.05)
     deleting, go_on = threading.Event(), threading.Event()
     threads: set[str] = set()
 

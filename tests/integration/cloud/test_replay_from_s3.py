@@ -13,8 +13,8 @@ from icestream.model.errors import DamagedError
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
-from icestream.testing.servers import S3Server
-from icestream.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from icestream_servers import S3Server
+from icestream_servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 
 MESSAGES = 20_000
 FRAME = 500

@@ -10,12 +10,7 @@ from structlog.testing import capture_logs
 from tests.cloud_objects import CloudStage
 from tests.reading import PATIENCE_SECONDS, TOPIC, pairs, rest_of
 
-from icestream.model.errors import (
-    CatalogUnavailableError,
-    DamagedError,
-    OffsetOutOfRangeError,
-    UnavailableError,
-)
+from icestream.model.errors import CatalogUnavailableError, DamagedError, OffsetOutOfRangeError, UnavailableError
 from icestream.model.messages import Encoding
 from icestream.model.offsets import StartPosition
 from icestream.reader import TopicReader

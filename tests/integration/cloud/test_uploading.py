@@ -9,19 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 from tests.integration.cloud.stage import NEVER, PATIENCE_SECONDS, Stage, cloud_of, publish, uploaded, wait_until
 
-from icestream.cloud.names import topic_key
+from icestream.cloud.object import topic_key
 from icestream.config import Settings
-from icestream.model.errors import (
-    DamagedError,
-    DeadlineError,
-    InvalidRequestError,
-    StaleEpochError,
-    UnavailableError,
-)
+from icestream.model.errors import DamagedError, DeadlineError, InvalidRequestError, StaleEpochError, UnavailableError
 from icestream.storage import IcebergStorage
 from icestream.storage.cloud import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
-from icestream.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+from icestream_servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from icestream.testing.servers import EtcdTls
+from icestream_servers import EtcdTls
 
 _BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 _END = dt.datetime(2120, 1, 1, tzinfo=dt.UTC)

@@ -9,12 +9,12 @@ from tests.servers import require
 
 from icestream.config import Settings
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.errors import AccessDeniedError
+from icestream.metadata.etcd.client import AccessDeniedError
 from icestream.metadata.etcd.store import EtcdMetadataStore
 from icestream.model.errors import InvalidRequestError, UnavailableError
 from icestream.storage.facade import open_store
-from icestream.testing.servers import EtcdServer
-from icestream.testing.servers.etcd import administer
+from icestream_servers import EtcdServer
+from icestream_servers.etcd import administer
 
 PATIENCE_SECONDS = 60
 PASSWORD = "open sesame"

@@ -9,11 +9,11 @@ import pytest
 from tests.servers import require
 
 from icestream import Client
+from icestream.broker_process import BrokerProcess
 from icestream.metadata import keys
 from icestream.metadata.etcd.store import EtcdMetadataStore
 from icestream.model.errors import IcestreamError, TopicExistsError, UnavailableError
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.servers import EtcdServer
+from icestream_servers import EtcdServer
 
 PATIENCE_SECONDS = 60
 TOPIC = "default/events"

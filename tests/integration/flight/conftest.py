@@ -6,7 +6,7 @@ import pytest
 from tests.integration.flight.plain import PlainClient
 
 from icestream.config import Settings
-from icestream.server.flight import FlightDoor
+from icestream.server.flight.door import FlightDoor
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 

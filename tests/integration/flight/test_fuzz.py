@@ -24,7 +24,7 @@ from tests.integration.flight.plain import (
 )
 from tests.integration.flight.raw import IpcMessage, RawPut
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 EXAMPLES = 5000 if os.environ.get("ICESTREAM_SOAK") else 400
 TOPIC = "fuzz/topic"

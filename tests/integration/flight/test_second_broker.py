@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.integration.flight.plain import PATIENCE_SECONDS, PlainClient, messages
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 
 @pytest.mark.parametrize("metadata_elsewhere", [False, True])

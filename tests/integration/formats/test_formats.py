@@ -16,10 +16,10 @@ from icestream.model import names
 from icestream.model.errors import InvalidNameError
 from icestream.model.formats import StorageFormat
 from icestream.model.offsets import StartPosition
-from icestream.pipeline.session import Spark
-from icestream.pipeline.write import Work
+from icestream.pipeline.spark.session import Spark
+from icestream.pipeline.tasks import Work
 from icestream.storage import ReadOnlyStorage
-from icestream.testing.servers import S3Server
+from icestream_servers import S3Server
 
 FORMATS = [one.value for one in StorageFormat]
 

@@ -9,8 +9,7 @@ import pytest
 from tests.integration.http.conftest import PATIENCE_SECONDS, OpenDoor, Running, error_of
 
 from icestream.model.errors import DeadlineError
-from icestream.server.http.models import Stats, Topic
-from icestream.server.http.models_cloud import CloudObjects, Flushed, Recoverable
+from icestream.server.http.models import CloudObjects, Flushed, Recoverable, Stats, Topic
 
 TOPIC = "/api/v1/topics/shop/orders"
 

@@ -17,8 +17,7 @@ from tests.integration.http.test_waiting import until
 from icestream.model.messages import message_batch
 from icestream.server.http import connection as connection_module
 from icestream.server.http import events as events_module
-from icestream.server.http.models import ReadMessage
-from icestream.server.http.models_subscriptions import DeliveredMessage
+from icestream.server.http.models import DeliveredMessage, ReadMessage
 
 EVENTS = f"{PATH}/events"
 

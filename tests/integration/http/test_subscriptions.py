@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
 
-from icestream.server.http.models import Stats
-from icestream.server.http.models_subscriptions import Subscription, Subscriptions
+from icestream.server.http.models import Stats, Subscription, Subscriptions
 
 TOPIC = "/api/v1/topics/a/b"
 PATH = f"{TOPIC}/subscriptions/s"

@@ -13,7 +13,7 @@ from tests.integration.http.test_waiting import until
 
 from icestream.model.messages import message_batch
 from icestream.server.http.consumers import Consumers
-from icestream.server.http.models_subscriptions import Received
+from icestream.server.http.models import Received
 
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
 LONG_MS = 60_000

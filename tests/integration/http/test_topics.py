@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
 
-from icestream.model.schema_text import encode_schema
+from icestream.model.messages import encode_schema
 from icestream.server.http.models import Topic, Topics
 
 TOPICS = "/api/v1/topics"

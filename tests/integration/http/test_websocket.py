@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from icestream.server.http import connection as connection_module
-from icestream.server.http.models_subscriptions import DeliveredMessage
+from icestream.server.http.models import DeliveredMessage
 
 SOCKET = f"{PATH}/ws"
 

@@ -17,7 +17,7 @@ from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.report import Step
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.table import TopicTable
-from icestream.testing.spark_process import SparkProcess
+from icestream_servers.spark_process import SparkProcess
 
 OWN_SCHEMA = pa.schema(
     [

@@ -9,7 +9,7 @@ import pytest
 from tests.servers import require
 from tests.topics import Topics
 
-from icestream.testing.broker_process import BrokerProcess
+from icestream.broker_process import BrokerProcess
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 TOPIC = "default/events"

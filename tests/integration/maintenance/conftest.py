@@ -8,7 +8,7 @@ import pytest
 from tests.topics import Topics
 
 from icestream.pipeline.maintenance.run import Maintenance
-from icestream.testing.spark_process import SparkProcess
+from icestream_servers.spark_process import SparkProcess
 
 Keep = Callable[..., Maintenance]
 

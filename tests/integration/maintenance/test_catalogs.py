@@ -15,7 +15,7 @@ from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.storage.verify import verify_topic
 from icestream.table import Tables, TableSpec, TopicTable
-from icestream.testing.spark_process import SparkProcess
+from icestream_servers.spark_process import SparkProcess
 
 Sections = dict[str, Any]
 

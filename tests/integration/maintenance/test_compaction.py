@@ -12,7 +12,7 @@ from tests.topics import Topics
 from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.report import Step, TopicReport
 from icestream.table.contents import read_contents
-from icestream.table.ordered import ordered_scan
+from icestream.table.scan import ordered_scan
 
 OWN_SCHEMA = pa.schema(
     [

@@ -14,8 +14,7 @@ from icestream.pipeline.maintenance.report import Step
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.planning import FilePlan
-from icestream.table.request import Request
-from icestream.table.sources import OpenFile
+from icestream.table.scan import OpenFile, Request
 
 SCHEMA = pa.schema([(name, pa.binary()) for name in ("trace_id", "span_id", "text")])
 COMMITS, TRACES = 5, 500

@@ -17,8 +17,8 @@ from icestream.cli.main import cli
 from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings
 from icestream.model.names import TopicName
-from icestream.testing.servers import S3Server
-from icestream.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from icestream_servers import S3Server
+from icestream_servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 
 
 @pytest.fixture

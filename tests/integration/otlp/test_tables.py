@@ -11,9 +11,9 @@ from tests.integration.otlp.conftest import PATIENCE_SECONDS, PROTOBUF
 from tests.otlp_requests import request
 from tests.topics import Topics
 
+from icestream.broker_process import BrokerProcess
 from icestream.model.names import TopicName
 from icestream.telemetry import Signal
-from icestream.testing.broker_process import BrokerProcess
 
 TIMES = [0, 1, 10**18, 1_700_000_000_123_456_789, 2**63 - 1, 2**63, 2**64 - 1]
 

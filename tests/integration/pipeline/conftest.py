@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from icestream.broker_process import BrokerProcess
 from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
+from icestream.pipeline.driver import Runner
 from icestream.pipeline.one_pass import JobRunner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.runner import Runner
-from icestream.pipeline.session import Spark
-from icestream.pipeline.write import Written, write_parcels
+from icestream.pipeline.spark.session import Spark
+from icestream.pipeline.tasks import Written, write_parcels
 from icestream.table import Tables
-from icestream.testing.broker_process import BrokerProcess
 
 
 class InlineJobs:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.integration.pipeline.conftest import Pipelines
 
+from icestream.broker_process import BrokerProcess
 from icestream.config import load_settings
 from icestream.table import Tables
-from icestream.testing.broker_process import BrokerProcess
-from icestream.testing.servers import S3Server, SparkCluster
+from icestream_servers import S3Server, SparkCluster
 
 
 def test_a_cluster_writes_to_an_object_store(tmp_path: Path, spark_cluster: SparkCluster, s3_server: S3Server) -> None:

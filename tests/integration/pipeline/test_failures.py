@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from tests.integration.pipeline.conftest import InlineJobs, Pipelines
 
+from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
 from icestream.model.errors import CatalogUnavailableError, CommitUnknownError, TopicNotFoundError
-from icestream.model.lost_ranges import LostRanges
 from icestream.model.names import TopicName
-from icestream.pipeline.session import JobFailedError
-from icestream.pipeline.write import Work, Written
+from icestream.model.offsets import LostRanges
+from icestream.pipeline.spark.session import JobFailedError
+from icestream.pipeline.tasks import Work, Written
 from icestream.storage.verify import verify_topic
 from icestream.table import Tables, TableSpec, TopicTable
-from icestream.testing.broker_process import BrokerProcess
 from icestream.wal import LocalFiles
 from icestream.wal.repair import repair_directory
 

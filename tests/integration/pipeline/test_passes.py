@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from tests.integration.pipeline.conftest import InlineJobs, Pipelines
 
 from icestream.model.messages import message_batch
-from icestream.pipeline.session import Spark
+from icestream.pipeline.spark.session import Spark
 
 MIB = 1024 * 1024
 

@@ -12,10 +12,10 @@ from icestream.app import Broker
 from icestream.config import Settings
 from icestream.model.messages import Encoding
 from icestream.model.names import TopicName
-from icestream.pipeline.control import InPlaceOfFrame
+from icestream.pipeline.quarantine.worker_probe import InPlaceOfFrame
 from icestream.pipeline.report import TopicFigures
-from icestream.pipeline.session import JobFailedError
-from icestream.pipeline.write import Work, Written
+from icestream.pipeline.spark.session import JobFailedError
+from icestream.pipeline.tasks import Work, Written
 from icestream.table import TopicTable
 from icestream.wal import prepare
 

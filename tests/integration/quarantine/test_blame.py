@@ -10,8 +10,8 @@ from tests.integration.pipeline.conftest import Pipelines
 from tests.integration.quarantine.conftest import CrashingAt, drain, offsets, settings_of, table_of
 
 from icestream.app import Broker
-from icestream.pipeline import write
-from icestream.pipeline.write import WORKER_OPERATION, Work, Written
+from icestream.pipeline import tasks
+from icestream.pipeline.tasks import WORKER_OPERATION, Work, Written
 from icestream.table.writer import Writing
 
 add = Writing.add
@@ -40,7 +40,7 @@ def test_what_a_worker_lacks_is_no_frames_fault(
     """Not even where one frame alone needs it: a large one, of all things, comes to the end of a worker's memory."""
     site.publish("lacking", [b"a"], [b"large"], [b"b"])
     with monkeypatch.context() as patch:
-        patch.setattr(write, "_write_range", _lacking(error))
+        patch.setattr(tasks, "_write_range", _lacking(error))
         figures = drain(site)[site.topic("lacking")]
         assert WORKER_OPERATION in str(figures.error)
     assert table_of(site, "lacking").quarantined == ()
@@ -49,7 +49,7 @@ def test_what_a_worker_lacks_is_no_frames_fault(
 
 
 def _lacking(error: Exception) -> Callable[[Work, int, int, float], Written]:
-    real = write._write_range
+    real = tasks._write_range
 
     def write_range(work: Work, start: int, end: int, began: float) -> Written:
         if start <= 1 < end:

@@ -22,7 +22,7 @@ from icestream.app import Broker
 from icestream.model.errors import CatalogUnavailableError, IcestreamError
 from icestream.model.formats import StorageFormat
 from icestream.model.messages import Encoding
-from icestream.pipeline.write import Work, Written
+from icestream.pipeline.tasks import Work, Written
 from icestream.storage.verify import BrokerLogs, verify_topic
 from icestream.table.quarantine import FOLDER, note_retried, read_about, read_frame
 from icestream.wal import prepare
@@ -141,7 +141,7 @@ def test_frames_that_were_published_again_leave_room_for_others(site: Pipelines,
 def test_the_list_of_a_table_has_a_bound_whatever_was_published_again(
     site: Pipelines, running: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icestream.pipeline.quarantine.MAX_QUARANTINED", 1)
+    monkeypatch.setattr("icestream.pipeline.quarantine.quarantine.MAX_QUARANTINED", 1)
     topic = site.topic("bound")
     poison(running, topic)
     drain(site)

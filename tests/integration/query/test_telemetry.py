@@ -11,10 +11,10 @@ from tests.integration.query.test_tiers import engine_of
 from tests.otlp_requests import START, serialized
 from tests.reading import Stage
 
-from icestream.cli.logs_query import Wanted
-from icestream.cli.trace_read import spans_query
+from icestream.cli.telemetry.logs import Wanted
+from icestream.cli.telemetry.trace import spans_query
+from icestream.model.filters import And, Compare, Field, Instant, Predicate
 from icestream.model.names import TopicName
-from icestream.model.predicates import And, Compare, Field, Instant, Predicate
 from icestream.table import TopicTable
 from icestream.telemetry import Signal, to_batch, topic_schema
 

@@ -5,7 +5,7 @@ from pyiceberg.catalog import load_catalog
 from tests.integration.servers.tables import round_trip, s3_properties
 
 from icestream.config import Settings
-from icestream.testing.servers import GlueServer, PostgresServer, RestCatalogServer, S3Server
+from icestream_servers import GlueServer, PostgresServer, RestCatalogServer, S3Server
 
 
 def test_a_rest_catalog_keeps_tables_on_s3(rest_catalog_server: RestCatalogServer, s3_server: S3Server) -> None:

@@ -8,9 +8,9 @@ from requests.exceptions import RequestException
 from sqlalchemy.exc import OperationalError
 from tests.integration.servers.tables import ROWS, s3_properties
 
-from icestream.testing.proxy import Answer, CutReply, DropReply, FaultProxy
-from icestream.testing.servers import PostgresServer, RestCatalogServer, S3Server
+from icestream.testing.http_proxy import Answer, CutReply, DropReply, FaultProxy
 from icestream.testing.tcp_proxy import TcpProxy
+from icestream_servers import PostgresServer, RestCatalogServer, S3Server
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import threading
 import pyarrow.fs
 import pytest
 
-from icestream.testing.servers import S3Server
+from icestream_servers import S3Server
 
 
 @pytest.fixture(scope="module")

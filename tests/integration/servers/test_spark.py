@@ -8,8 +8,8 @@ import pytest
 from tests.servers import require
 
 from icestream.config import Settings
-from icestream.pipeline.java import is_stripped, java_home
-from icestream.testing.servers import SparkCluster
+from icestream.pipeline.spark.java import is_stripped, java_home
+from icestream_servers import SparkCluster
 
 JOB = Path(__file__).with_name("spark_job.py")
 

@@ -16,8 +16,8 @@ import icestream.spark
 from icestream.config import PipelineSettings, Settings
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
-from icestream.pipeline.java import java_home
-from icestream.pipeline.session import LOOPBACK, properties
+from icestream.pipeline.spark.java import java_home
+from icestream.pipeline.spark.session import LOOPBACK, properties
 
 Load = Callable[..., DataFrame]
 

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.spark.conftest import messages
 from tests.topics import Topics
 
-from icestream.pipeline.java import java_home
-from icestream.testing.servers import SparkCluster
+from icestream.pipeline.spark.java import java_home
+from icestream_servers import SparkCluster
 
 ROOT = Path(__file__).parents[3]
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

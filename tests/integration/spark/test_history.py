@@ -11,12 +11,12 @@ from tests.integration.spark.conftest import messages
 from tests.reading import TOPIC, Stage
 from tests.topics import Topics
 
+from icestream.broker_process import BrokerProcess
 from icestream.model.errors import DamagedError
-from icestream.server.flight import FlightDoor
+from icestream.server.flight.door import FlightDoor
 from icestream.server.metrics import BrokerMetrics
 from icestream.spark import IcestreamSource
-from icestream.spark.batch import TopicReader
-from icestream.testing.broker_process import BrokerProcess
+from icestream.spark.source import TopicReader
 from icestream.wal.files import LocalFiles
 from icestream.wal.repair import repair_directory
 

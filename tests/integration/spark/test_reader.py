@@ -16,14 +16,14 @@ from tests.integration.spark.conftest import messages
 from tests.topics import Topics
 
 from icestream.client import Client, TopicDescription
-from icestream.client.ranges import RangeReader
+from icestream.client.range_reader import RangeReader
 from icestream.model.errors import IcestreamError, InvalidRequestError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.spark import IcestreamSource
 from icestream.spark.columns import FrameRows, frame_schema
 from icestream.spark.options import Options
 from icestream.spark.plan import OffsetRange, plan
-from icestream.spark.stream import TopicStreamReader
+from icestream.spark.source import TopicStreamReader
 
 Open = Callable[..., TopicStreamReader]
 

@@ -11,7 +11,7 @@ from tests.servers import require
 
 from icestream.model.offsets import StartPosition
 from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, SubscriptionType
-from icestream.testing.servers import EtcdServer
+from icestream_servers import EtcdServer
 
 MESSAGES = 400
 PATIENCE_SECONDS = 60.0

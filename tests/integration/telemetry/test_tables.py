@@ -14,7 +14,7 @@ from icestream.model.names import TopicName
 from icestream.table import TopicTable
 from icestream.telemetry import Signal, to_batch, to_request, topic_schema
 from icestream.telemetry.signals import REQUESTS
-from icestream.testing.spark_process import SparkProcess
+from icestream_servers.spark_process import SparkProcess
 
 HOUR_NANOS = 3_600_000_000_000
 START = 1_700_000_000_123_456_789

@@ -6,10 +6,10 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from icestream.cli.terminal import Paint
-from icestream.cli.trace_json import trace_json
-from icestream.cli.trace_tree import Place, Span, Trace, build
-from icestream.cli.trace_view import MIN_WIDTH, draw
+from icestream.cli.output import Paint
+from icestream.cli.telemetry.trace import trace_json
+from icestream.cli.telemetry.trace_tree import Place, Span, Trace, build
+from icestream.cli.telemetry.trace_view import MIN_WIDTH, draw
 
 IDS = st.none() | st.integers(1, 12).map(lambda number: number.to_bytes(8))
 TIMES = st.sampled_from([0, 1, 10**18, 10**18 + 1, 2**64 - 1]) | st.integers(0, 2**64 - 1)

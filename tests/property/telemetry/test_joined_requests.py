@@ -21,7 +21,7 @@ from icestream.model.errors import InvalidMessageError
 from icestream.telemetry import Signal, to_batch
 from icestream.telemetry.combine import Combiner, Target
 from icestream.telemetry.signals import REQUESTS
-from icestream.telemetry.whole import is_whole
+from icestream.telemetry.wire import is_whole
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 EXAMPLES = 300 if SOAK else 20

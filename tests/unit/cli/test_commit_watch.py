@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from icestream.cli.commit_watch import CommitWatch, commit_trouble
+from icestream.cli.background_watch import CommitWatch, commit_trouble
 from icestream.client import Client
 from icestream.model.clock import now_us
 from icestream.model.errors import UnavailableError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from icestream.cli.display import console, table
+from icestream.cli.output import console, table
 
 
 def test_brackets_stay(capsys: pytest.CaptureFixture[str]) -> None:

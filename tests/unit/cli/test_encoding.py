@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.cli.encoding import encode_lines, json_encoder, key_of, row_encoder
+from icestream.cli.produce import encode_lines, json_encoder, key_of, row_encoder
 from icestream.model.errors import InvalidMessageError
 from icestream.model.messages import MESSAGE_SCHEMA
 

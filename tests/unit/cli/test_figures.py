@@ -4,9 +4,8 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from icestream.cli.content import PAYLOAD_BYTES, Tally, payload
+from icestream.cli.demo_scenario import PAYLOAD_BYTES, Check, Figures, Tally, payload, quantile
 from icestream.cli.stats import broker_line, subscription_table, topic_table
-from icestream.cli.story import Check, Figures, quantile
 from icestream.cli.top import furthest_behind, rates
 
 

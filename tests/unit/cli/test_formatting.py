@@ -1,6 +1,6 @@
 import pytest
 
-from icestream.cli.formatting import duration_text, offsets_text, plural, rate_text, rfc3339, size_text
+from icestream.cli.output import duration_text, offsets_text, plural, rate_text, rfc3339, size_text
 
 
 @pytest.mark.parametrize(

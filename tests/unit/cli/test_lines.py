@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.cli.lines import read_lines
+from icestream.cli.produce import read_lines
 from icestream.model.errors import TooLargeError
 
 

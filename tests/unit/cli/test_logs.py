@@ -9,10 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from icestream.cli.logs_query import COLUMNS, Wanted, pattern_problem
-from icestream.cli.logs_view import render_json, text_renderer
-from icestream.cli.severities import severity_text
-from icestream.cli.terminal import Paint
+from icestream.cli.output import Paint
+from icestream.cli.telemetry.common import severity_text
+from icestream.cli.telemetry.logs import COLUMNS, Wanted, pattern_problem, render_json, text_renderer
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.telemetry import Signal, topic_schema

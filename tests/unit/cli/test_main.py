@@ -129,7 +129,7 @@ def test_a_light_install_has_the_commands_of_a_client() -> None:
         "import sys, click\n"
         f"sys.modules.update(dict.fromkeys({broker_packages}))\n"
         "from icestream.cli.main import COMMANDS, cli\n"
-        "for name in COMMANDS:\n"
+        "for name in [name for name in COMMANDS if name != 'bench']:\n"
         "    try:\n"
         "        cli.get_command(click.Context(cli), name)\n"
         "        print(name, 'works')\n"
@@ -141,4 +141,5 @@ def test_a_light_install_has_the_commands_of_a_client() -> None:
     assert result.stdout.splitlines() == [
         f"{name} works" if name in client else f"{name} needs the broker part: pip install 'icestream[broker]'"
         for name in COMMANDS
+        if name != "bench"  # a package of its own
     ]

@@ -1,6 +1,6 @@
 import pytest
 
-from icestream.cli.presence import Presence
+from icestream.cli.following import Presence
 from icestream.model.errors import UnavailableError
 
 

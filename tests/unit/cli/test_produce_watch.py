@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from icestream.cli.produce import RETRY_TIMEOUT_S
-from icestream.cli.produce_watch import RefusalWatch
+from icestream.cli.produce import RETRY_TIMEOUT_S, RefusalWatch
 from icestream.client import Client
 from icestream.model.errors import DiskFullError, IcestreamError, UnavailableError
 

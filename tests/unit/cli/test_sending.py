@@ -3,8 +3,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from icestream.cli.encoding import encode_lines, json_encoder
-from icestream.cli.sending import Confirmed, Sender
+from icestream.cli.produce import Confirmed, Sender, encode_lines, json_encoder
 from icestream.client import BatchReceipt, Producer
 from icestream.model.errors import InvalidMessageError, LogUnavailableError, TooLargeError
 

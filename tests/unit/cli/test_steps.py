@@ -2,7 +2,7 @@
 
 import pytest
 
-from icestream.cli.steps import Steps
+from icestream.cli.output import Steps
 
 
 def test_a_line_says_how_far_a_step_is(capsys: pytest.CaptureFixture[str]) -> None:

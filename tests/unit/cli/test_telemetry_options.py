@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from icestream.cli.main import cli
-from icestream.cli.moments import moment_us
-from icestream.cli.telemetry_options import parse_trace_id, telemetry_topic
+from icestream.cli.telemetry.common import parse_trace_id, telemetry_topic
+from icestream.cli.telemetry.logs import moment_us
 
 DIGITS = "5b8aa5a2d2c872e8321cf37308d69df2"
 CONTEXT, PARAMETER = click.Context(click.Command("x")), click.Option(["--x"])

@@ -4,7 +4,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from icestream.cli.terminal import Paint, cropped, has_colours, json_text, padded, printable
+from icestream.cli.output import Paint, cropped, has_colours, json_text, padded, printable
 
 
 @pytest.mark.parametrize(

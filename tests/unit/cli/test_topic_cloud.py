@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from icestream.cli.cloud import head_line
 from icestream.cli.main import cli
-from icestream.cli.topic_cloud import loss_line, source_lines, unreadable_line
+from icestream.cli.topic import loss_line, source_lines, unreadable_line
 
 REPORT: dict[str, Any] = {
     "topic": "a/b",

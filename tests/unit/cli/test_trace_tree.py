@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from icestream.cli.trace_tree import Event, Node, Place, Record, Span, Trace, build, nanoseconds
+from icestream.cli.telemetry.trace_tree import Event, Node, Place, Record, Span, Trace, build, nanoseconds
 
 START = 1_700_000_000_000_000_000
 

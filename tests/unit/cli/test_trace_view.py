@@ -6,10 +6,10 @@ import pytest
 from rich.cells import cell_len
 from tests.unit.cli.test_trace_tree import START, span
 
-from icestream.cli.terminal import Paint
-from icestream.cli.trace_json import trace_json
-from icestream.cli.trace_tree import Event, Record, Trace, build
-from icestream.cli.trace_view import draw, ns_text
+from icestream.cli.output import Paint
+from icestream.cli.telemetry.trace import trace_json
+from icestream.cli.telemetry.trace_tree import Event, Record, Trace, build
+from icestream.cli.telemetry.trace_view import draw, ns_text
 
 PLAIN, COLOURED = Paint(enabled=False), Paint(enabled=True)
 ID = "5b8aa5a2d2c872e8321cf37308d69df2"

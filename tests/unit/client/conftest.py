@@ -8,7 +8,7 @@ import pytest
 from tests.unit.client.fake_broker import FakeBroker
 
 from icestream import Client
-from icestream.client.backoff import Backoff
+from icestream.client.connection import Backoff
 
 TOPIC = "default/t"
 

@@ -34,6 +34,7 @@ from icestream.model.errors import (
     TopicNotFoundError,
 )
 from icestream.model.frames import Frame
+from icestream.model.lone_message import decode_singles
 from icestream.model.messages import (
     MESSAGE_SCHEMA,
     Encoding,
@@ -43,8 +44,7 @@ from icestream.model.messages import (
     stream_batches,
     stream_schema,
 )
-from icestream.model.single import decode_singles
-from icestream.model.wire import split_lone_message
+from icestream.protocol.publish import split_lone_message
 
 REMEMBERED_BATCHES = 16
 FIRST_TIME_US = 1_700_000_000_000_000

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from icestream.client.cloud import CloudCalls
+from icestream.client.admin import CloudCalls
 from icestream.model.errors import DeadlineError
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from icestream.client.outbox import Outbox
-from icestream.client.publisher import Publisher
+from icestream.client.publisher import Outbox, Publisher
 from icestream.model.messages import MESSAGE_SCHEMA
 
 A_WHILE = 3600.0

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.client.offset_ranges import merge, ranges_of
+from icestream.client.subscription import merge, ranges_of
 
 
 def members(ranges: list[tuple[int, int]]) -> list[int]:

@@ -11,9 +11,9 @@ from collections import deque
 
 import pytest
 
-from icestream.client.backoff import Backoff
-from icestream.client.outbox import Outbox
-from icestream.client.pending import PendingBatch
+from icestream.client.connection import Backoff
+from icestream.client.publisher import Outbox
+from icestream.client.receipt import PendingBatch
 from icestream.model.errors import InvalidMessageError, LogUnavailableError, SequenceError, UnavailableError
 
 MAX_IN_FLIGHT = 4

@@ -6,7 +6,8 @@ from tests.unit.client.conftest import TOPIC, eventually
 from tests.unit.client.fake_broker import FIRST_TIME_US, FakeBroker
 
 from icestream import Client, Consumer, StartPosition
-from icestream.client import feed
+from icestream.client import consumer as consumer_module
+from icestream.client.consumer import Feed
 from icestream.model.errors import (
     DamagedError,
     InvalidRequestError,
@@ -156,19 +157,19 @@ def test_rows_from_before_the_resumed_offset_are_dropped_and_gaps_are_damage(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(client, 14)
-    real = feed.Feed._ticket
+    real = Feed._ticket
 
-    def from_the_beginning(self: feed.Feed) -> dict[str, object]:
+    def from_the_beginning(self: Feed) -> dict[str, object]:
         return {**real(self), "start": 0}
 
-    monkeypatch.setattr(feed.Feed, "_ticket", from_the_beginning)
+    monkeypatch.setattr(Feed, "_ticket", from_the_beginning)
     with client.consume(TOPIC, 3) as consumer:
         assert offsets(consumer) == list(range(3, 14))
 
-    def too_far(self: feed.Feed) -> dict[str, object]:
+    def too_far(self: Feed) -> dict[str, object]:
         return {**real(self), "start": 7}
 
-    monkeypatch.setattr(feed.Feed, "_ticket", too_far)
+    monkeypatch.setattr(Feed, "_ticket", too_far)
     with client.consume(TOPIC, 3) as consumer, pytest.raises(DamagedError, match="offset 7"):
         next(consumer)
 
@@ -187,7 +188,7 @@ def test_following_a_topic_that_is_not_there_fails_at_once(client: Client) -> No
 
 def test_a_consumer_reads_ahead_only_so_far(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(client, 70)
-    monkeypatch.setattr(feed, "PREFETCH_BYTES", 1)
+    monkeypatch.setattr(consumer_module, "PREFETCH_BYTES", 1)
     with client.consume(TOPIC) as consumer:
         seen = []
         for batch in consumer.batches():

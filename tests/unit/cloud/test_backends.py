@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from icestream.cloud.backends import backend_of
-from icestream.cloud.opendal_store import open_object_store
+from icestream.cloud.opendal_store import backend_of, open_object_store
 from icestream.config import CloudSettings, SettingsError, load_settings
 from icestream.model.errors import InvalidRequestError
 

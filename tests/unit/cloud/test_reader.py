@@ -12,9 +12,8 @@ import pytest
 from tests.cloud_objects import FragileStore, upload
 
 from icestream.cloud import ObjectDescriptor, ObjectMap, Part
-from icestream.cloud.given import Given
-from icestream.cloud.read_pool import ReadPool
-from icestream.cloud.reader import CloudReader, GoneError, offset_at_time
+from icestream.cloud.reader import CloudReader, GoneError, ReadPool, offset_at_time
+from icestream.cloud.registry import Given
 from icestream.config import ReaderSettings
 from icestream.metadata import open_metadata_store
 from icestream.model.errors import DamagedError, UnavailableError

@@ -7,7 +7,7 @@ import pytest
 from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
 
 from icestream.cloud import Head, ObjectMap
-from icestream.cloud.names import ObjectName, object_key
+from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import keys
 from icestream.model.errors import ConflictError, DamagedError, StaleEpochError, UnavailableError
 from icestream.model.messages import Encoding

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from icestream.config import CloudSettings, Settings, load_with_origins, reference, to_tree, to_yaml
-from icestream.config.mask import MASK, mask_text
+from icestream.config.fields import MASK, mask_text
 from icestream.config.tree import leaves
 
 SECRET = "hunter2"

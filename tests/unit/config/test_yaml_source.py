@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.config import Settings, SettingsError, load_settings
-from icestream.config.variables import ValueProblem, expand
-from icestream.config.yaml_source import MAX_FILE_BYTES
+from icestream.config.sources import MAX_FILE_BYTES, ValueProblem, expand
 
 Load = Callable[..., Settings]
 Problems = Callable[..., list[str]]

@@ -13,9 +13,7 @@ from pydantic import SecretStr
 from icestream.config import MetadataSettings, SettingsError, load_settings
 from icestream.metadata import CompactedError, EtcdOptions, LeaseExpiredError, open_metadata_store
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.client import EtcdClient
-from icestream.metadata.etcd.endpoints import Endpoints
-from icestream.metadata.etcd.errors import AccessDeniedError, Failure, error_for, failure_of
+from icestream.metadata.etcd.client import AccessDeniedError, Endpoints, EtcdClient, Failure, error_for, failure_of
 from icestream.metadata.etcd.keyspace import Keyspace
 from icestream.metadata.etcd.store import EtcdMetadataStore
 from icestream.metadata.etcd.watch import EtcdWatch, WatchStream
@@ -27,7 +25,7 @@ from icestream.model.errors import (
     TooLargeError,
     UnavailableError,
 )
-from icestream.testing.servers import free_port
+from icestream_servers import free_port
 
 Code = grpc.StatusCode
 

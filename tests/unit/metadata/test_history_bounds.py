@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from icestream.metadata import CompactedError, MemoryMetadataStore, MetadataStore, Put, SqliteMetadataStore
-from icestream.metadata.limits import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS
+from icestream.metadata.store import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OPERATIONS
 from icestream.model.errors import InvalidRequestError
 
 BYTES = 2 * MAX_TRANSACTION_BYTES

@@ -1,7 +1,7 @@
 import pytest
 
 from icestream.metadata import keys
-from icestream.metadata.limits import MAX_KEY_BYTES
+from icestream.metadata.store import MAX_KEY_BYTES
 from icestream.model.errors import InvalidNameError, InvalidRequestError
 from icestream.model.names import MAX_PART_LENGTH, TopicName
 

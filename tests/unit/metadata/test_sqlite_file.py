@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from icestream.metadata import Event, Put, SqliteMetadataStore
-from icestream.metadata.sqlite_file import SCHEMA_VERSION
+from icestream.metadata.sqlite import SCHEMA_VERSION
 from icestream.metadata.store import Events
 from icestream.model.errors import DamagedError, InvalidRequestError, UnavailableError
 

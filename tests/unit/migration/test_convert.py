@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.migration.convert import UnfitError, converter
+from icestream.migration.mapping import UnfitError, converter
 
 MOMENT = datetime(2026, 1, 31, 12, 0, 0, 123456, UTC)
 MICROS = pa.timestamp("us", tz="UTC")

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.migration.mapping import Wishes, map_columns
-from icestream.migration.partitions import partitions_of
+from icestream.migration.mapping import Wishes, map_columns, partitions_of
 from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.telemetry import Signal, topic_schema
 

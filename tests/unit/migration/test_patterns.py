@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.migration.patterns import matches, split_pattern
+from icestream.migration.sources import matches, split_pattern
 from icestream.model.errors import InvalidRequestError
 
 NAMES = ("x.parquet", "a/x.parquet", "a/y.parquet", "a/b/x.parquet", "a/b/c/x.parquet", "b/[1].parquet", "b/.z.parquet")

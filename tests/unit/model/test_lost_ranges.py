@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icestream.model.lost_ranges import MAX_RANGES, LostRanges
+from icestream.model.offsets import MAX_RANGES, LostRanges
 
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])))
 

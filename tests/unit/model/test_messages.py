@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import Frame
-from icestream.model.message import messages_of
 from icestream.model.messages import (
     MESSAGE_SCHEMA,
     STREAM_SCHEMA,
@@ -17,6 +16,7 @@ from icestream.model.messages import (
     check_message_sizes,
     check_topic_schema,
     message_batch,
+    messages_of,
     slice_from,
     stream_batches,
     stream_schema,

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.model.errors import DamagedError
-from icestream.model.frame_batches import frame_batch, frame_schema, frames_in, schemas_of
 from icestream.model.frames import Frame
 from icestream.model.quarantine import (
     Quarantined,
@@ -15,6 +14,7 @@ from icestream.model.quarantine import (
     quarantine_text,
     quarantined_ranges,
 )
+from icestream.protocol.read import frame_batch, frame_schema, frames_in, schemas_of
 
 FRAME = Frame(7, 3, 1_000, 2, "who", 40, 1, 5, b"what nobody can open")
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from icestream.model.errors import DamagedError, InvalidMessageError
 from icestream.model.frames import Frame
+from icestream.model.lone_message import MAX_SINGLE_BYTES
 from icestream.model.messages import (
     MESSAGE_SCHEMA,
     Encoding,
@@ -15,7 +16,6 @@ from icestream.model.messages import (
     message_batch,
     stream_batches,
 )
-from icestream.model.single import MAX_SINGLE_BYTES
 
 _attributes = st.none() | st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=3)
 _message = st.tuples(st.binary(max_size=40), st.none() | st.binary(max_size=8), _attributes)

@@ -5,7 +5,7 @@ import pytest
 
 from icestream.model.errors import InvalidMessageError
 from icestream.model.messages import check_batch
-from icestream.table.types import stored_type
+from icestream.table.schema import stored_type
 
 SECONDS = 2**63 // 1_000_000
 MILLIS = 2**63 // 1_000

@@ -5,9 +5,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from icestream.model.errors import InvalidRequestError
+from icestream.model.lone_message import MAX_SINGLE_BYTES, check_single, decode_singles, encode_message
 from icestream.model.messages import MESSAGE_SCHEMA
-from icestream.model.single import MAX_SINGLE_BYTES, check_single, decode_singles, encode_message
-from icestream.model.wire import lone_message, split_lone_message
+from icestream.protocol.publish import lone_message, split_lone_message
 
 _pairs = st.none() | st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), max_size=3)
 

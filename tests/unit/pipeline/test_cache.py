@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from icestream.pipeline.cache import cache_dir, obtain
+from icestream.pipeline.spark.cache import cache_dir, obtain
 
 OBTAIN_SLOWLY = """
 import sys, time
 from pathlib import Path
-from icestream.pipeline.cache import obtain
+from icestream.pipeline.spark.cache import obtain
 
 def build(path):
     path.mkdir()

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.cloud_objects import FragileStore
 
-from icestream.cloud.names import topic_prefix
+from icestream.cloud.object import topic_prefix
 from icestream.config import Settings, load_settings
 from icestream.metadata.sqlite import SqliteMetadataStore
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
-from icestream.pipeline.cloud_streams import CloudBacklog, CloudStreams
+from icestream.pipeline.cloud_backlog import CloudBacklog, CloudStreams
 from icestream.storage import IcebergStorage
 
 NAMES = [TopicName("default", f"t{number}") for number in range(3)]

@@ -5,7 +5,7 @@ import pytest
 from icestream.model.errors import DamagedError
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding, message_batch
-from icestream.pipeline.frame_range import FrameRange
+from icestream.pipeline.fetch import FrameRange
 
 
 def frame(first: int, *payloads: bytes) -> Frame:

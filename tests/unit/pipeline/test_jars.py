@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from icestream.model.errors import DamagedError, InvalidRequestError, UnavailableError
-from icestream.pipeline.ivy import Coordinates
-from icestream.pipeline.jars import Jar, ensure_jars, obtain_jars
+from icestream.pipeline.spark.jars import Coordinates, Jar, ensure_jars, obtain_jars
 
 PLAIN = Coordinates("org.example", "example", "1.0")
 TESTS = Coordinates("org.example", "example", "1.0", "tests")

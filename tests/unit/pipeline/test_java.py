@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from icestream.pipeline import java
-from icestream.pipeline.cache import NotInstalledError
-from icestream.pipeline.java import is_stripped, java_home
+from icestream.pipeline.spark import java
+from icestream.pipeline.spark.cache import NotInstalledError
+from icestream.pipeline.spark.java import is_stripped, java_home
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from icestream.model.names import TopicName
 from icestream.pipeline.fetch import FromBroker
-from icestream.pipeline.job import translate
-from icestream.pipeline.plan import Piece, pack
-from icestream.pipeline.session import JobFailedError
-from icestream.pipeline.write import Work, Written
+from icestream.pipeline.one_pass import translate
+from icestream.pipeline.planner import Piece, pack
+from icestream.pipeline.spark.session import JobFailedError
+from icestream.pipeline.tasks import Work, Written
 
 NAMES = [TopicName("test", f"t{number}") for number in range(8)]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icestream.config import Settings
 from icestream.model.names import TopicName
-from icestream.pipeline.plan import (
+from icestream.pipeline.planner import (
     MIN_PIECE_BYTES,
     TASKS_PER_CORE,
     Limits,

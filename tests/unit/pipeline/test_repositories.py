@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.pipeline.repositories import ivy_settings, spark_ivy_settings
+from icestream.pipeline.spark.jars import ivy_settings, spark_ivy_settings
 
 
 @pytest.fixture(autouse=True)

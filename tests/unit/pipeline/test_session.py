@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from icestream.config import PipelineSettings, Settings
-from icestream.pipeline.class_archive import archive_options, archive_path
 from icestream.pipeline.crash import crash_point
-from icestream.pipeline.session import properties
-from icestream.pipeline.worker import leave_archives
+from icestream.pipeline.spark.class_archive import archive_options, archive_path
+from icestream.pipeline.spark.session import properties
+from icestream.pipeline.spark.worker import leave_archives
 
 
 def chosen(**pipeline: object) -> dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.formats import StorageFormat, copy_of
 from icestream.model.names import TopicName
-from icestream.pipeline.read_back import cut_evenly, read_back
+from icestream.pipeline.backfill import cut_evenly, read_back
 from icestream.pipeline.sink import CLEAN_SECONDS, Sink
 from icestream.pipeline.state import JOINED_BYTES, Rest, TopicState
 

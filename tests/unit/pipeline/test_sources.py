@@ -10,7 +10,7 @@ from icestream.cloud import ObjectDescriptor, Part
 from icestream.config import load_settings
 from icestream.model.errors import DeadlineError
 from icestream.model.names import TopicName
-from icestream.pipeline.cloud_streams import CloudBacklog
+from icestream.pipeline.cloud_backlog import CloudBacklog
 from icestream.pipeline.sources import Sources, cut_objects
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from icestream.config import ObjectStoreSettings, Settings
-from icestream.pipeline.bounded_log import BoundedLog
-from icestream.pipeline.child import encode_settings, read_settings
+from icestream.pipeline.child_process import BoundedLog, encode_settings, read_settings
 from icestream.pipeline.supervisor import Supervisor
 
 

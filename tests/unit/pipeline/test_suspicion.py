@@ -20,9 +20,9 @@ from icestream.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from icestream.pipeline.session import JobFailedError, SessionLostError
-from icestream.pipeline.suspicion import Suspicion, may_be_the_messages
-from icestream.pipeline.write import WORKER_OPERATION, WRITE_OPERATION
+from icestream.pipeline.quarantine.poison_search import Suspicion, may_be_the_messages
+from icestream.pipeline.spark.session import JobFailedError, SessionLostError
+from icestream.pipeline.tasks import WORKER_OPERATION, WRITE_OPERATION
 
 
 @pytest.mark.parametrize(

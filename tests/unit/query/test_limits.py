@@ -9,13 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.config import QuerySettings
-from icestream.model.errors import (
-    ClosedError,
-    DamagedError,
-    DeadlineError,
-    LimitReachedError,
-    OverloadedError,
-)
+from icestream.model.errors import ClosedError, DamagedError, DeadlineError, LimitReachedError, OverloadedError
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.query import QueryEngine

@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from icestream.query.maps import with_unique_keys
+from icestream.query.dataset import with_unique_keys
 
 KIND = pa.map_(pa.string(), pa.string())
 

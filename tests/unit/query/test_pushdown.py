@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from icestream.model.predicates import And, Compare, Field, In, Instant, Or, Predicate
-from icestream.query.expression import Call, FieldRef, read_expression
-from icestream.query.pushdown import wanted
+from icestream.model.filters import And, Compare, Field, In, Instant, Or, Predicate
+from icestream.query.dataset import Call, FieldRef, read_expression, wanted
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

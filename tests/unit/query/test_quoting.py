@@ -1,6 +1,6 @@
 import pytest
 
-from icestream.query.quoting import quote_names
+from icestream.query.statement import quote_names
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from icestream.model.errors import (
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.query import QueryEngine
-from icestream.query.session import open_session
+from icestream.query.engine import open_session
 from icestream.query.statement import TableName, parse
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("payload", pa.binary())])

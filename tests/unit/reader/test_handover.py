@@ -10,11 +10,10 @@ from tests.reading import TOPIC, Stage, pairs, rest_of
 
 from icestream.model.callers import EVERYTHING
 from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidRequestError, OffsetOutOfRangeError
-from icestream.model.lost_ranges import LostRanges
-from icestream.model.offsets import StartPosition
-from icestream.model.schema_text import encode_schema
+from icestream.model.messages import encode_schema
+from icestream.model.offsets import LostRanges, StartPosition
+from icestream.server.flight.read_stream import ReadStream
 from icestream.server.metrics import BrokerMetrics
-from icestream.server.read_stream import ReadStream
 from icestream.table import Tables
 
 PAYLOAD = b"x" * 900

@@ -11,8 +11,7 @@ from icestream import __version__
 from icestream.config import Settings
 from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
-from icestream.server.metrics import BrokerMetrics
-from icestream.server.metrics_storage import StorageCollector
+from icestream.server.metrics import BrokerMetrics, StorageCollector
 from icestream.storage import IcebergStorage
 from icestream.table import Tables
 

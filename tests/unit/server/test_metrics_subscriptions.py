@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
-from icestream.server.metrics import BrokerMetrics
-from icestream.server.metrics_subscriptions import SubscriptionCollector
+from icestream.server.metrics import BrokerMetrics, SubscriptionCollector
 from icestream.storage import IcebergStorage
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from icestream.server.metrics_telemetry import TenantCollector
+from icestream.server.metrics import TenantCollector
 from icestream.server.tenant_figures import OTHER_TENANT, TenantFigures
 
 

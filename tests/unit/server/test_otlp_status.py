@@ -20,7 +20,7 @@ from icestream.model.errors import (
     UnauthenticatedError,
 )
 from icestream.server.otlp.status import Status, status_of
-from icestream.telemetry.errors import RateLimitedError, TenantRefusedError
+from icestream.telemetry.tenants import RateLimitedError, TenantRefusedError
 
 CODES = grpc.StatusCode
 RETRYABLE_HTTP = {429, 502, 503, 504}

@@ -2,7 +2,7 @@ import threading
 from typing import Any
 
 from icestream.model.errors import UnavailableError
-from icestream.server.subscription_flush import Flushes
+from icestream.server.flight.subscribe_stream import Flushes
 
 
 def test_a_slow_store_delays_only_the_answers_and_one_answers_for_all_before() -> None:

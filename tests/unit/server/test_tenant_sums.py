@@ -2,7 +2,7 @@
 
 from icestream.model.names import TopicName
 from icestream.pipeline.report import TopicFigures
-from icestream.server.pipeline_figures import PipelineFigures
+from icestream.storage.pipeline_figures import PipelineFigures
 
 
 def told(topic: str, **counts: int) -> dict[str, object]:

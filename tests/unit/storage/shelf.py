@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from icestream.cloud import Head, ObjectDescriptor, ObjectInfo, ObjectWriter, Trailer
-from icestream.cloud.names import ObjectName, object_key
+from icestream.cloud.object import ObjectName, object_key
 from icestream.config import UploaderSettings
 from icestream.metadata import open_metadata_store
 from icestream.model.errors import UnavailableError
 from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
-from icestream.storage.cloud.uploading import Uploading
+from icestream.storage.cloud.uploads import Uploading
 
 MINUTE_US = 60_000_000
 TOPIC = TopicName("default", "events")

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.storage.shelf import MINUTE_US, STREAM_ID, TOPIC, Shelf
 
 from icestream.cloud import Head, Span
-from icestream.cloud.names import ObjectName, object_key, topic_key
+from icestream.cloud.object import ObjectName, object_key, topic_key
 from icestream.metadata.store import OutcomeUnknownError
 from icestream.model.errors import StaleEpochError, UnavailableError
 from icestream.storage.cloud import MetadataRegistry, TopicCloud

@@ -8,10 +8,9 @@ import pytest
 
 from icestream.config import load_settings
 from icestream.model.errors import SubscriptionNotFoundError, TopicNotFoundError
-from icestream.model.message import Message
-from icestream.model.messages import message_batch
+from icestream.model.messages import Message, message_batch
 from icestream.storage import IcebergStorage, StartPosition
-from icestream.storage.message_stream import MessageStream
+from icestream.storage.subscribing import MessageStream
 from icestream.subscription import SubscriptionOptions, SubscriptionType
 
 TOPIC = "default/events"

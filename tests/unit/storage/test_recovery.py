@@ -12,7 +12,7 @@ import pytest
 from tests.cloud_objects import FragileStore
 from tests.unit.storage.disaster import PATIENCE, TOPIC, Disaster, names, publish, rows, storage
 
-from icestream.cloud.names import ObjectName
+from icestream.cloud.object import ObjectName
 from icestream.config import load_settings
 from icestream.metadata import keys, open_metadata_store
 from icestream.metadata.sqlite import SqliteMetadataStore
@@ -26,8 +26,8 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage
-from icestream.storage.cloud.found import FoundObject, in_order
-from icestream.storage.cloud.recovery_report import RecoveryReport
+from icestream.storage.cloud.discovery import FoundObject, in_order
+from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.lost_topics import LostTopics
 from icestream.storage.record import TopicRecord

@@ -8,7 +8,7 @@ import pytest
 from tests.cloud_objects import FragileStore
 from tests.unit.storage.disaster import PATIENCE, TOPIC, Disaster, names, publish, rows, storage
 
-from icestream.cloud.names import ObjectName
+from icestream.cloud.object import ObjectName
 from icestream.model.errors import ConflictError, StaleEpochError
 from icestream.storage.cloud.recovery import TopicRecovery
 

@@ -13,7 +13,7 @@ from tests.cloud_objects import FragileStore
 from tests.unit.storage.disaster import PATIENCE, TOPIC, Disaster, publish, rows, storage
 
 from icestream.cloud import Head
-from icestream.cloud.names import topic_key
+from icestream.cloud.object import topic_key
 from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import StaleEpochError, UnavailableError
 from icestream.model.frame_bytes import Bytes
@@ -21,7 +21,7 @@ from icestream.model.frames import Frame
 from icestream.model.names import TopicName
 from icestream.storage import Topic
 from icestream.storage.cloud import MetadataRegistry, reservation
-from icestream.storage.cloud.found import TopicFile
+from icestream.storage.cloud.discovery import TopicFile
 from icestream.storage.cloud.reservation import STEP
 
 OFF: list[dict[str, object]] = [{"uploader__enabled": False}, {"cloud__backend": None, "uploader__enabled": False}]

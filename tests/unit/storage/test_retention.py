@@ -13,10 +13,10 @@ from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
-from icestream.storage.committed import Committed
 from icestream.storage.disk import Disk
 from icestream.storage.record import StorageKind
 from icestream.storage.retention import Retention, make_room, prune_logs, prune_objects
+from icestream.storage.topic import Committed
 
 MESSAGES = 10
 FAR_US = 1 << 62

@@ -18,12 +18,11 @@ from icestream.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from icestream.model.messages import message_batch
+from icestream.model.messages import encode_schema, message_batch
 from icestream.model.offsets import StartPosition
-from icestream.model.schema_text import encode_schema
 from icestream.storage import AckLevel, IcebergStorage, Topic
-from icestream.storage.committed import Committed
 from icestream.storage.retention import prunable_below, prune_logs
+from icestream.storage.topic import Committed
 from icestream.table import Tables, TableSpec
 
 PATIENCE_SECONDS = 60.0

@@ -19,13 +19,7 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.messages import MESSAGE_SCHEMA
-from icestream.subscription import (
-    ConsumerSession,
-    Subscription,
-    SubscriptionOptions,
-    Subscriptions,
-    SubscriptionType,
-)
+from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions, SubscriptionType
 
 SECONDS = 30
 """More than anything here takes, unless it hangs."""

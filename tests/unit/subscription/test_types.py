@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.subscription.engine import Site, ack, drain, receive, take
 
-from icestream.model.errors import (
-    ClosedError,
-    InvalidRequestError,
-    LimitReachedError,
-    SubscriptionBusyError,
-)
+from icestream.model.errors import ClosedError, InvalidRequestError, LimitReachedError, SubscriptionBusyError
 
 
 def published(count: int, *, keys: int = 0, batch: int = 10, **settings: Any) -> Site:

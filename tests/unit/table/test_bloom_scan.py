@@ -20,11 +20,9 @@ from icestream.model.filters import Filter
 from icestream.model.messages import stream_schema
 from icestream.model.names import TopicName
 from icestream.table import TopicTable
-from icestream.table.bloom import BloomFilter
-from icestream.table.bloom_writing import NOTES, FilterNote, filter_notes
+from icestream.table.bloom import NOTES, BloomFilter, FilterNote, filter_notes
 from icestream.table.planning import FilePlan
-from icestream.table.request import Request
-from icestream.table.sources import OpenFile
+from icestream.table.scan import OpenFile, Request
 
 BODY = pa.schema(
     [
@@ -262,7 +260,7 @@ def test_a_lost_bit_would_hide_rows_if_there_were_no_checksum(
     content[end - nbytes : end] = b"\0" * nbytes
     path.write_bytes(content)
     assert len(found(damage_table, equal_to(traces[0][0]))) == 4
-    monkeypatch.setattr("icestream.table.bloom_lookup.crc32", lambda _content: note.checksum)
+    monkeypatch.setattr("icestream.table.bloom.crc32", lambda _content: note.checksum)
     assert found(damage_table, equal_to(traces[0][0])) == []
 
 
@@ -305,7 +303,7 @@ def test_what_is_no_filter_of_ours_is_not_believed(
 
 @pytest.mark.parametrize("gathered", [1, 5_000, 1 << 20])
 def test_filters_are_where_the_notes_say(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, gathered: int) -> None:
-    monkeypatch.setattr("icestream.table.bloom_writing._GATHERED_BYTES", gathered)
+    monkeypatch.setattr("icestream.table.bloom._GATHERED_BYTES", gathered)
     path = path_of(make_table(bloom_filter_columns=FILTERED))
     content, metadata = path.read_bytes(), pq.read_metadata(path)
     for notes in filter_notes(metadata).values():

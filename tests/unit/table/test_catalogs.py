@@ -117,9 +117,9 @@ def test_a_catalog_that_comes_back_is_used_without_a_restart(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("catalog", "library"),
     [
-        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "icestream.table.rest"),
+        ({"type": "rest", "uri": "http://127.0.0.1:1"}, "icestream.table.rest_catalog"),
         ({"type": "glue", "warehouse": "s3://lake"}, "pyiceberg.catalog.glue"),
-        ({"type": "sql"}, "icestream.table.sql"),
+        ({"type": "sql"}, "icestream.table.sql_catalogs"),
     ],
     ids=lambda value: value["type"] if isinstance(value, dict) else "",
 )

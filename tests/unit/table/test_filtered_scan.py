@@ -17,9 +17,9 @@ from icestream.model.errors import InvalidRequestError
 from icestream.model.filters import Filter
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
 from icestream.table import Tables, TableSpec, TopicTable
-from icestream.table.ordered import RowGroup, ordered_scan
 from icestream.table.planning import FilePlan
 from icestream.table.pruning import Pruning
+from icestream.table.scan import RowGroup, ordered_scan
 from icestream.table.schema import Columns
 
 

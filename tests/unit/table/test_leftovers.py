@@ -18,11 +18,11 @@ from icestream.model.formats import StorageFormat, copied, copy_of, is_copy
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
-from icestream.table import leftovers as leftovers_module
 from icestream.table.files import RenamedFile
-from icestream.table.hive import DATA_PATH, date_of, day_of, hive_folder, own_file, parquet_location
-from icestream.table.leftovers import find_leftovers, names_files, remove_leftovers, remove_written
-from icestream.table.together import write_together
+from icestream.table.parquet_copy import leftovers as leftovers_module
+from icestream.table.parquet_copy.folders import DATA_PATH, date_of, day_of, hive_folder, own_file, parquet_location
+from icestream.table.parquet_copy.leftovers import find_leftovers, names_files, remove_leftovers, remove_written
+from icestream.table.writer import write_together
 
 TOPIC = TopicName("a", "b")
 BEGIN = datetime(2026, 11, 30, 22, 30, tzinfo=UTC)

@@ -9,8 +9,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from tests.unit.table.conftest import OpenTable, append, local
 
 from icestream.table import TopicTable
-from icestream.table.commit import expirable
-from icestream.table.manifests import MAX_MERGED_FILES, live_files, merge_group
+from icestream.table.commit import MAX_MERGED_FILES, expirable, live_files, merge_group
 
 
 def _metadata(state: TopicTable) -> Path:

@@ -14,7 +14,7 @@ from icestream.model.formats import copy_of
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec
-from icestream.table.hive import DATA_PATH
+from icestream.table.parquet_copy.folders import DATA_PATH
 
 TOPIC = TopicName("a", "b")
 

@@ -10,8 +10,7 @@ from tests.unit.table.conftest import OpenTable, append, compact, local, many_fi
 
 from icestream.model.names import TopicName
 from icestream.table import TopicTable
-from icestream.table.manifest_index import ManifestIndex
-from icestream.table.planning import WINDOW_FILES, FilePlan
+from icestream.table.planning import WINDOW_FILES, FilePlan, ManifestIndex
 
 
 def firsts(table: TopicTable, start: int = 0, end: int = 1 << 40, window_files: int = WINDOW_FILES) -> list[int]:

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, append, compact, messages
 
 from icestream.model.errors import InvalidRequestError
-from icestream.model.lost_ranges import LostRanges
+from icestream.model.offsets import LostRanges
 from icestream.table.contents import read_contents
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, local
 
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
-from icestream.table.rehearsal import made_up_row, rehearsing
+from icestream.table.quarantine import made_up_row, rehearsing
 
 KINDS = [
     pa.bool_(),

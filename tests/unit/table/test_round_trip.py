@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.table.conftest import MEMORY_BYTES, TOPIC
 
 from icestream.config import Settings
-from icestream.model.lost_ranges import LostRanges
 from icestream.model.messages import stream_schema
+from icestream.model.offsets import LostRanges
 from icestream.table import Tables, TableSpec
 
 _INT64 = st.integers(-(2**63) + 1, 2**63 - 1)

@@ -21,8 +21,7 @@ from tests.unit.table.conftest import OpenTable, append, compact, local, message
 
 from icestream.model.errors import DamagedError, IncompatibleTableError, InvalidRequestError, SnapshotExpiredError
 from icestream.table import ReadLimits, TopicTable
-from icestream.table.manifest_index import ManifestIndex
-from icestream.table.planning import FilePlan
+from icestream.table.planning import FilePlan, ManifestIndex
 
 
 def _offsets(state: TopicTable, start: int = 0, end: int | None = None) -> list[int]:

@@ -10,8 +10,8 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, local, messages
 
 from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidMessageError
-from icestream.model.lost_ranges import LostRanges
 from icestream.model.messages import STREAM_SCHEMA
+from icestream.model.offsets import LostRanges
 from icestream.table import TopicTable, WrittenFile
 from icestream.table.writer import RowGroups
 

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from icestream.bench.otlp_convert import logs_request, measure, traces_request
 from icestream.telemetry import Signal
+from icestream_bench.otlp_convert import logs_request, measure, traces_request
 
 
 @pytest.mark.parametrize(("signal", "make"), [(Signal.TRACES, traces_request), (Signal.LOGS, logs_request)])

@@ -4,7 +4,7 @@ import pytest
 
 from icestream.config import TelemetrySettings
 from icestream.telemetry import Options, Signal, topic_schema
-from icestream.telemetry.metrics import KINDS
+from icestream.telemetry.convert import KINDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "telemetry-mapping.md"
 

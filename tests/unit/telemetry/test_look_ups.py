@@ -7,18 +7,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from icestream.bench.lookup import measure_lookup
-from icestream.bench.otlp_convert import START_NANOS, logs_request
 from icestream.config import Settings
 from icestream.model.filters import Filter
 from icestream.model.messages import stream_schema
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.planning import FilePlan
-from icestream.table.request import Request
-from icestream.table.sources import OpenFile
+from icestream.table.scan import OpenFile, Request
 from icestream.telemetry import Signal, to_batch, topic_schema
-from icestream.telemetry.layout import SORT_BY
+from icestream.telemetry.topics import SORT_BY
+from icestream_bench.lookup import measure_lookup
+from icestream_bench.otlp_convert import START_NANOS, logs_request
 
 SPANS = 40_000
 LOGS_SCHEMA = stream_schema(topic_schema(Signal.LOGS))

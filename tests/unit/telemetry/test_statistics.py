@@ -8,7 +8,7 @@ from icestream.model.errors import InvalidNameError
 from icestream.model.names import check_part
 from icestream.server.tenant_figures import OTHER_TENANT
 from icestream.telemetry import Signal
-from icestream.telemetry.statistics import OTHER, TenantStatistics
+from icestream.telemetry.tenants import OTHER, TenantStatistics
 
 
 def test_requests_are_counted_by_tenant_and_signal() -> None:

@@ -1,8 +1,7 @@
 import pytest
 
 from icestream.config import TelemetrySettings
-from icestream.telemetry.errors import RateLimitedError
-from icestream.telemetry.limits import TenantLimits
+from icestream.telemetry.tenants import RateLimitedError, TenantLimits
 
 
 class Clock:

@@ -5,8 +5,7 @@ from tests.hostile_names import hostile_names
 from icestream.config import AuthSettings, TelemetrySettings
 from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidNameError, UnauthenticatedError
-from icestream.telemetry.errors import TenantRefusedError
-from icestream.telemetry.tenants import Sender, Tenants, check_dataset, check_tenant
+from icestream.telemetry.tenants import Sender, TenantRefusedError, Tenants, check_dataset, check_tenant
 
 ACME, GLOBEX, GATEWAY = "acme-token-1", "globex-token-1", "gateway-token"
 TOKENS = SecretStr(f"acme={ACME}, globex={GLOBEX}\n*={GATEWAY} acme=acme-token-2")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from icestream.pipeline.cache import NotInstalledError
-from icestream.testing.servers.node import PACKAGE, find_node, obtain_node
-from icestream.testing.servers.packages import obtain_package, package_folder
+from icestream.pipeline.spark.cache import NotInstalledError
+from icestream_servers.node import PACKAGE, find_node, obtain_node
+from icestream_servers.packages import obtain_package, package_folder
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from icestream.testing.proxy import Answer, CutReply, CutRequest, Delay, DropReply, FaultProxy, Hold
+from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, FaultProxy, Hold
 
 PATIENCE_SECONDS = 30
 

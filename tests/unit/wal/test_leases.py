@@ -7,7 +7,7 @@ from tests.unit.wal.conftest import batch
 
 from icestream.model.errors import OffsetOutOfRangeError
 from icestream.wal import Log, LogReader
-from icestream.wal.leases import Leases
+from icestream.wal.read_leases import Leases
 
 
 class Clock:

@@ -7,7 +7,7 @@ from tests.unit.wal.conftest import batch, bodies
 
 from icestream.model.errors import ProducerFencedError
 from icestream.wal import Append, Log
-from icestream.wal.sessions import Sessions
+from icestream.wal.producers import Sessions
 
 OpenLog = Callable[..., Log]
 

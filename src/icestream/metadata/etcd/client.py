@@ -4,16 +4,298 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from icestream.metadata.etcd.calls import Calls, Metadata
-from icestream.metadata.etcd.endpoints import Endpoints
-from icestream.metadata.etcd.errors import Failure, error_for, failure_of, text_of
+from icestream.metadata.etcd import messages as m
+from icestream.metadata.etcd.messages import AuthenticateRequest
 from icestream.metadata.etcd.options import EtcdOptions
-from icestream.metadata.etcd.tokens import Tokens
-from icestream.model.errors import ClosedError, UnavailableError
+from icestream.metadata.store import MAX_PAGE_BYTES, CompactedError, LeaseExpiredError
+from icestream.model.errors import (
+    ClosedError,
+    DamagedError,
+    IcestreamError,
+    InvalidRequestError,
+    LimitReachedError,
+    TooLargeError,
+    UnavailableError,
+)
+
+# --------------------
+# The remote calls of etcd on one channel.
+
+
+Metadata = tuple[tuple[str, str], ...]
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+class Calls:
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self.range = self.unary("KV/Range", m.RangeRequest, m.RangeResponse)
+        self.txn = self.unary("KV/Txn", m.TxnRequest, m.TxnResponse)
+        self.lease_grant = self.unary("Lease/LeaseGrant", m.LeaseGrantRequest, m.LeaseGrantResponse)
+        self.lease_revoke = self.unary("Lease/LeaseRevoke", m.LeaseRevokeRequest, m.LeaseRevokeResponse)
+        self.lease_time_to_live = self.unary(
+            "Lease/LeaseTimeToLive", m.LeaseTimeToLiveRequest, m.LeaseTimeToLiveResponse
+        )
+        self.lease_keep_alive = self._stream("Lease/LeaseKeepAlive", m.LeaseKeepAliveRequest, m.LeaseKeepAliveResponse)
+        self.watch = self._stream("Watch/Watch", m.WatchRequest, m.WatchResponse)
+        self.authenticate = self.unary("Auth/Authenticate", m.AuthenticateRequest, m.AuthenticateResponse)
+
+    def unary(
+        self, method: str, request: type[RequestT], reply: type[ReplyT]
+    ) -> "grpc.UnaryUnaryMultiCallable[RequestT, ReplyT]":
+        """Any call of etcd that has one request and one reply."""
+        return self._channel.unary_unary(
+            _path(method), request_serializer=request.SerializeToString, response_deserializer=reply.FromString
+        )
+
+    def _stream(
+        self, method: str, request: type[RequestT], reply: type[ReplyT]
+    ) -> "grpc.StreamStreamMultiCallable[RequestT, ReplyT]":
+        return self._channel.stream_stream(
+            _path(method), request_serializer=request.SerializeToString, response_deserializer=reply.FromString
+        )
+
+
+def _path(method: str) -> str:
+    return f"/etcdserverpb.{method}"
+
+
+# --------------------
+# Where an etcd cluster is and how to be let in.
+
+
+# --------------------
+# Connections to the members of a cluster: made when first needed, the one that answers preferred.
+
+
+MAX_REPLY_BYTES = 2 * MAX_PAGE_BYTES
+
+_CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
+    # A member that vanished without a word is noticed; etcd refuses pings that come more often than every 5 seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # A member that comes back is found soon.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # A metadata store stands beside its users, not behind the proxy that leads out.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Endpoint:
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.calls = Calls(channel)
+
+
+class Endpoints:
+    """Thread-safe."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        if not options.endpoints:
+            raise InvalidRequestError("there is no endpoint", operation="open etcd", remedy="name at least one")
+        credentials = _credentials(options)
+        is_secure = options.ca_file is not None or options.cert_file is not None
+        self._lock = threading.Lock()
+        self._preferred = 0
+        self._endpoints = [Endpoint(_channel(text, credentials, is_secure=is_secure)) for text in options.endpoints]
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    def preferred(self) -> Endpoint:
+        with self._lock:
+            return self._endpoints[self._preferred]
+
+    def failed(self, endpoint: Endpoint) -> None:
+        """Prefer the next one, unless somebody else has found out already."""
+        with self._lock:
+            if self._endpoints[self._preferred] is endpoint:
+                self._preferred = (self._preferred + 1) % len(self._endpoints)
+
+    def close(self) -> None:
+        for endpoint in self._endpoints:
+            endpoint.channel.close()
+
+
+def _channel(text: str, credentials: grpc.ChannelCredentials, *, is_secure: bool) -> grpc.Channel:
+    scheme, _, address = text.rpartition("://")
+    address = address.rstrip("/")
+    if scheme == "https" or (not scheme and is_secure):
+        return grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+def _credentials(options: EtcdOptions) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(_read(options.ca_file), _read(options.key_file), _read(options.cert_file))
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(
+            f"the file cannot be read: {error.strerror}", operation="open etcd", place=str(path)
+        ) from error
+
+
+# --------------------
+# What a failed call means: whether etcd may have done it, whether to ask again, and the error for the caller.
+
+
+_NOT_SENT = (
+    "failed to connect to all addresses",
+    "DNS resolution failed",
+    "etcdserver: no leader",
+    "etcdserver: too many requests",
+)
+_BAD_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
+_ACCESS = ("authentication failed", "user name is empty", "permission denied", "invalid auth token")
+_PASSING = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,  # a broken connection may look like this
+    grpc.StatusCode.UNKNOWN,  # so may a proposal that a change of leaders dropped
+}
+
+
+class AccessDeniedError(IcestreamError):
+    """etcd does not know the user, or does not let it do this."""
+
+    code = "access_denied"
+
+
+class StreamEndedError(grpc.RpcError):
+    """A stream that etcd ended without an error of gRPC's."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self._reason = reason
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return self._reason
+
+
+class Failure(Enum):
+    NOT_DONE = auto()
+    """It did not reach etcd, or etcd turned it away: ask again."""
+    LOST = auto()
+    """The answer is lost: etcd may have done it, or may still do it."""
+    BAD_TOKEN = auto()
+    """Not done; a new token is needed."""
+    FINAL = auto()
+    """Asking again gives the same answer."""
+
+
+def failure_of(error: grpc.RpcError) -> Failure:
+    code, text = error.code(), text_of(error)
+    if text.startswith(_BAD_TOKEN):
+        return Failure.BAD_TOKEN
+    if text.startswith(_NOT_SENT):
+        return Failure.NOT_DONE
+    return Failure.LOST if code in _PASSING else Failure.FINAL
+
+
+def is_compacted(error: grpc.RpcError) -> bool:
+    return error.code() is grpc.StatusCode.OUT_OF_RANGE and "compacted" in text_of(error)
+
+
+def is_future(error: grpc.RpcError) -> bool:
+    return error.code() is grpc.StatusCode.OUT_OF_RANGE and "future revision" in text_of(error)
+
+
+def is_reply_too_large(error: grpc.RpcError) -> bool:
+    """The reply is beyond our own limit, so it was not received."""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text_of(error)
+
+
+def error_for(error: grpc.RpcError, *, operation: str, place: str) -> IcestreamError:
+    code, text = error.code(), text_of(error)
+    kind: type[IcestreamError] = IcestreamError
+    remedy = ""
+    if code in _PASSING:
+        kind, remedy = UnavailableError, "try again when etcd can be reached"
+    elif code is grpc.StatusCode.NOT_FOUND and "lease" in text:
+        kind, remedy = LeaseExpiredError, "take a new lease"
+    elif is_compacted(error):
+        kind, remedy = CompactedError, "list the prefix again, then watch from the revision taken before listing"
+    elif any(reason in text for reason in _ACCESS):
+        kind, remedy = AccessDeniedError, "check metadata.etcd_user, metadata.etcd_password and the user's roles"
+    elif "space exceeded" in text:
+        kind, remedy = LimitReachedError, "compact and defragment etcd, raise its quota, then clear its alarm"
+    elif "too large" in text or "too many operations" in text or is_reply_too_large(error):
+        kind, remedy = TooLargeError, "use several transactions, or raise etcd's --max-request-bytes and --max-txn-ops"
+    elif code is grpc.StatusCode.DATA_LOSS:
+        kind, remedy = DamagedError, "restore the etcd cluster"
+    elif code is grpc.StatusCode.INVALID_ARGUMENT:
+        kind = InvalidRequestError
+    return kind(text.removeprefix("etcdserver: "), operation=operation, place=place, remedy=remedy)
+
+
+def text_of(error: grpc.RpcError) -> str:
+    return error.details() or ""
+
+
+# --------------------
+# The token that etcd gives for a user and password: asked for when first needed, and anew when it has ended.
+
+
+# A member that lost its cluster answers with an error, so that another one is asked, and not with silence.
+_ALWAYS: Metadata = (("hasleader", "true"),)
+
+
+class Tokens:
+    """Thread-safe."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        self._user = options.user
+        self._password = options.password
+        self._lock = threading.Lock()
+        self._metadata: Metadata | None = None if options.user else _ALWAYS
+
+    @property
+    def can_renew(self) -> bool:
+        return self._user is not None
+
+    def metadata(self, calls: Calls, timeout_seconds: float) -> Metadata:
+        """What goes with every call."""
+        with self._lock:
+            if self._metadata is None:
+                self._metadata = _ALWAYS + self._authenticated(calls, timeout_seconds)
+            return self._metadata
+
+    def refused(self, metadata: Metadata) -> None:
+        """Get another one for the next call, unless somebody did already."""
+        with self._lock:
+            if self._metadata == metadata and self.can_renew:
+                self._metadata = None
+
+    def _authenticated(self, calls: Calls, timeout_seconds: float) -> Metadata:
+        request = AuthenticateRequest(name=self._user, password=self._password)
+        try:
+            return (("token", calls.authenticate(request, timeout=timeout_seconds, metadata=_ALWAYS).token),)
+        except grpc.RpcError as error:
+            if "authentication is not enabled" in text_of(error):
+                return ()  # as etcd's own client does: a cluster that asks for nobody lets everybody in
+            raise
+
 
 Result = TypeVar("Result")
 Send = Callable[[Calls, float, Metadata], Result]

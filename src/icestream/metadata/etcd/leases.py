@@ -6,10 +6,8 @@ import math
 import grpc
 
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.calls import Calls, Metadata
-from icestream.metadata.etcd.client import Deadline, EtcdClient
-from icestream.metadata.etcd.errors import StreamEndedError
-from icestream.metadata.leases import LeaseExpiredError
+from icestream.metadata.etcd.client import Calls, Deadline, EtcdClient, Metadata, StreamEndedError
+from icestream.metadata.store import LeaseExpiredError
 
 _LAST_CALL_SECONDS = 1.0
 

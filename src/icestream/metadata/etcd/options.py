@@ -1,4 +1,4 @@
-"""Where an etcd cluster is and how to be let in."""
+"""Where an etcd cluster is, and how to be let in: without gRPC, which a broker without etcd does not load."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

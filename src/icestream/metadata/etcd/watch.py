@@ -12,10 +12,16 @@ from collections.abc import Callable
 import grpc
 
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.calls import Metadata
-from icestream.metadata.etcd.client import EtcdClient
-from icestream.metadata.etcd.endpoints import Endpoint
-from icestream.metadata.etcd.errors import AccessDeniedError, Failure, StreamEndedError, error_for, failure_of
+from icestream.metadata.etcd.client import (
+    AccessDeniedError,
+    Endpoint,
+    EtcdClient,
+    Failure,
+    Metadata,
+    StreamEndedError,
+    error_for,
+    failure_of,
+)
 from icestream.metadata.etcd.keyspace import Keyspace
 from icestream.metadata.store import CompactedError, Event
 from icestream.metadata.watch import HistoryWatch

@@ -1,21 +1,169 @@
 """Runs the steps over tables, one table after the other."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
 from icestream.config import Settings
-from icestream.model.errors import IcestreamError, IncompatibleTableError, InvalidRequestError, TopicNotFoundError
+from icestream.model.errors import (
+    CommitConflictError,
+    IcestreamError,
+    IncompatibleTableError,
+    InvalidRequestError,
+    TopicNotFoundError,
+)
 from icestream.model.formats import copy_of
 from icestream.model.names import TopicName
-from icestream.pipeline.maintenance.plan import Limits
-from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
-from icestream.pipeline.maintenance.session import SparkSql
-from icestream.pipeline.maintenance.steps import Job, compact, expire, remove_orphans, rewrite_manifests
-from icestream.table import Tables
-from icestream.table.contents import read_contents, topics_with_tables
+from icestream.pipeline.maintenance.plan import Limits, Rewrite, plan_rewrites
+from icestream.pipeline.maintenance.report import MAX_NAMED_FILES, Figures, Step, StepReport, TopicReport
+from icestream.pipeline.maintenance.session import SparkSql, options, text
+from icestream.table import Tables, TopicTable
+from icestream.table.contents import Contents, read_contents, topics_with_tables
+
+# --------------------
+# The four steps: what each would do, and the procedure that does it.
+#
+# None of them touches rows or table properties. Each is one or several catalog commits of Iceberg's, which it
+# repeats by
+# itself, on the newest state, when another commit comes in between.
+
+
+_CONCURRENT_GROUPS = 2
+_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Job:
+    """One table under maintenance."""
+
+    settings: Settings
+    spark: SparkSql
+    table: TopicTable
+    contents: Contents
+    now: datetime
+    sleep: Callable[[float], object]
+    say: Say = lambda _text: None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits.of(self.contents, self.settings.maintenance)
+
+    @property
+    def name(self) -> str:
+        return text(self.spark.table(self.table.name))
+
+    def reload(self) -> None:
+        self.table = self.table.refresh()
+        self.contents = read_contents(self.table)
+
+    def call(self, procedure: str, arguments: dict[str, str]) -> dict[str, int]:
+        """The counts that a procedure answers with."""
+        rows = self.spark.call(procedure, {"table": self.name, **arguments}, place=str(self.table.name))
+        return {name: int(value) for row in rows for name, value in row.items() if isinstance(value, int)}
+
+    def pause(self, conflicts: int) -> None:
+        self.sleep(min(_PAUSE_SECONDS * (1 << min(conflicts, 10)), _LONGEST_PAUSE_SECONDS))
+
+    def retried(self, action: Callable[[], dict[str, int]], report: StepReport) -> dict[str, int]:
+        """Do it again, a few times and later each time, if it loses against other commits."""
+        for tries_left in reversed(range(self.settings.maintenance.conflict_tries)):
+            try:
+                return action()
+            except CommitConflictError:
+                report.conflicts += 1
+                if not tries_left:
+                    raise
+                self.pause(report.conflicts)
+                self.reload()
+        raise AssertionError
+
+
+def compact(job: Job, report: StepReport, *, dry_run: bool) -> None:
+    """Join neighbouring small files; one commit for each run of them, so that little is lost to a conflict."""
+    planned = plan_rewrites(job.contents, job.limits)
+    report.planned = {
+        "rewrites": len(planned),
+        "files": sum(rewrite.files for rewrite in planned),
+        "bytes": sum(rewrite.nbytes for rewrite in planned),
+    }
+    done: Counter[str] = Counter()
+    last = -1
+    while not dry_run:
+        left = [rewrite for rewrite in plan_rewrites(job.contents, job.limits) if rewrite.first_offset > last]
+        if not left:
+            break
+        job.say(f"compacting, {len(left)} to go")
+        done.update(job.retried(lambda chosen=left[0]: _rewrite(job, chosen), report))  # type: ignore[misc]
+        report.done = dict(done)
+        last = left[0].first_offset
+
+
+def _rewrite(job: Job, rewrite: Rewrite) -> dict[str, int]:
+    limits, column = job.limits, f"`{job.contents.offset_column}`"
+    chosen: dict[str, str | int] = {
+        "target-file-size-bytes": limits.target_bytes,
+        "max-file-group-size-bytes": 2 * max(limits.max_rewrite_bytes, limits.target_bytes),
+        "max-concurrent-file-group-rewrites": _CONCURRENT_GROUPS,
+    }
+    if job.contents.is_partitioned:
+        chosen["min-input-files"] = limits.min_input_files
+    else:
+        chosen["rewrite-all"] = "true"
+    within = f"{column} >= {rewrite.first_offset} AND {column} <= {rewrite.last_offset}"
+    arguments = {"strategy": text("sort"), "where": text(within), "options": options(chosen)}
+    return job.call("rewrite_data_files", arguments)
+
+
+def rewrite_manifests(job: Job, report: StepReport, *, dry_run: bool) -> None:
+    """Join manifests, when there are many of them."""
+    count = job.contents.manifests
+    report.planned = {"manifests": count if count >= job.settings.maintenance.min_manifests else 0}
+    if report.is_needed and not dry_run:
+        job.say("rewriting manifests")
+        report.done = job.retried(lambda: job.call("rewrite_manifests", {}), report)
+
+
+def expire(job: Job, report: StepReport, *, dry_run: bool) -> None:
+    """Drop old snapshots that no branch or tag names, and the files that only they need."""
+    settings = job.settings.maintenance
+    before = job.now - timedelta(hours=settings.snapshot_age_hours)
+    dropped = job.contents.expired(int(before.timestamp() * 1000), settings.min_snapshots)
+    report.planned = {"snapshots": len(dropped)}
+    if report.is_needed and not dry_run:
+        job.say("expiring snapshots")
+        arguments = {"older_than": _timestamp(before), "retain_last": str(settings.min_snapshots)}
+        report.done = job.retried(lambda: job.call("expire_snapshots", arguments), report)
+
+
+def remove_orphans(job: Job, report: StepReport, *, dry_run: bool) -> None:
+    """Remove old files that no snapshot names: what abandoned attempts and dropped snapshots have left."""
+    job.say("looking for orphan files")
+    age = timedelta(hours=job.settings.maintenance.orphan_age_hours)
+    arguments = {
+        "table": job.name,
+        "older_than": _timestamp(job.now - age),
+        "dry_run": str(dry_run).lower(),
+    }
+    if not job.table.location.startswith("file:"):
+        arguments["prefix_listing"] = "true"  # through Iceberg's own store, not Hadoop's, which is not there
+    rows = job.spark.call("remove_orphan_files", arguments, place=str(job.table.name))
+    files = [str(row["orphan_file_location"]) for row in rows]
+    report.planned = {"files": len(files)}
+    report.named = files[:MAX_NAMED_FILES]
+    if not dry_run:
+        report.done = {"files": len(files)}
+
+
+def _timestamp(when: datetime) -> str:
+    return f"TIMESTAMP '{when.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
+
 
 _ACTIONS = {
     Step.COMPACT: compact,

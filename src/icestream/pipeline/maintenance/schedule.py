@@ -16,8 +16,7 @@ from time import monotonic
 import structlog
 
 from icestream.config import Settings
-from icestream.pipeline.bounded_log import BoundedLog
-from icestream.pipeline.child import Child, encode_settings
+from icestream.pipeline.child_process import BoundedLog, Child, encode_settings
 
 LOG_NAME = "maintenance.log"
 _ORPHANS = "--orphans"

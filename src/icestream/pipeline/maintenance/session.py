@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from icestream.config import Settings
 from icestream.model.errors import CommitConflictError, IcestreamError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.pipeline.jars import ensure_jars
-from icestream.pipeline.java import java_home
-from icestream.pipeline.session import LOOPBACK, end_jvm, is_local, properties
+from icestream.pipeline.spark.jars import ensure_jars
+from icestream.pipeline.spark.java import java_home
+from icestream.pipeline.spark.session import LOOPBACK, end_jvm, is_local, properties
 from icestream.table import spark_catalog_options
 
 _CONFLICTS = ("CommitFailedException", "ValidationException")

@@ -15,10 +15,9 @@ from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.access import callers_of
-from icestream.server.http.admission import admit
+from icestream.server.http.authorization import admit
 from icestream.server.http.cloud import CloudApi
 from icestream.server.http.consumers import Consumers
-from icestream.server.http.description import DescriptionApi
 from icestream.server.http.errors import (
     MethodNotAllowedError,
     NoSuchRouteError,
@@ -27,8 +26,9 @@ from icestream.server.http.errors import (
     unexpected_response,
 )
 from icestream.server.http.events import EventsApi
-from icestream.server.http.gate import Gate
+from icestream.server.http.limits import Gate
 from icestream.server.http.messages import MessagesApi
+from icestream.server.http.openapi import DescriptionApi
 from icestream.server.http.operations import Handler, Operation
 from icestream.server.http.receiving import ReceivingApi
 from icestream.server.http.sql import SqlApi

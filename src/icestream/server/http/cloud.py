@@ -9,15 +9,7 @@ from starlette.responses import Response
 from icestream.server.cloud_requests import cloud_objects, flush_topic, recover_topic, recoverable_topics
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models_cloud import (
-    CloudObjects,
-    Flush,
-    Flushed,
-    ObjectsQuery,
-    Recover,
-    Recoverable,
-    Recovery,
-)
+from icestream.server.http.models import CloudObjects, Flush, Flushed, ObjectsQuery, Recover, Recoverable, Recovery
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
 from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.storage import IcebergStorage

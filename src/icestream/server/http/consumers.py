@@ -11,13 +11,25 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 
-from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
+from icestream.model.errors import ClosedError, IcestreamError, OverloadedError, SubscriptionNotFoundError
+from icestream.model.messages import STREAM_SCHEMA, messages_of
+from icestream.server.access import check_dead_letters
+from icestream.server.http.authorization import caller_of
+from icestream.server.http.errors import NotAcceptableError
+from icestream.server.http.models import SubscribeQuery
+from icestream.server.http.operations import ARROW_STREAM
+from icestream.server.http.reading import message_as_json, parse_start
+from icestream.server.http.subscriptions import subscription_name
+from icestream.server.http.topics import topic_name
 from icestream.server.http.waiting import Ends, wait_for
-from icestream.subscription import ConsumerSession, Subscription
+from icestream.storage import IcebergStorage
+from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions
 
 _TOUCHES_A_TIMEOUT = 3
 
@@ -139,3 +151,77 @@ def _gone(subscription: Subscription, operation: str) -> ConsumerGoneError:
         place=f"{subscription.topic} {subscription.name}",
         remedy="receive without naming one to connect anew; what it had not acknowledged is sent again",
     )
+
+
+# --------------------
+# Batches that a subscription delivers, as JSON messages.
+
+
+_STREAM_COLUMNS = STREAM_SCHEMA.names
+
+
+def delivered_as_json(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Each message as a plain read gives it, and how often it was sent before."""
+    return [
+        {**message_as_json(message), "redelivery_count": message.redelivery_count} for message in messages_of(batch)
+    ]
+
+
+def check_has_json(subscription: Subscription, *, operation: str) -> None:
+    if subscription.schema.names[: len(_STREAM_COLUMNS)] != _STREAM_COLUMNS:
+        raise NotAcceptableError(
+            "the topic has columns of its own, which have no JSON form here",
+            operation=operation,
+            place=str(subscription.topic),
+            remedy=f"receive with Accept: {ARROW_STREAM}",
+        )
+
+
+def ranges_of(offsets: list[int], ranges: list[list[int]]) -> list[tuple[int, int]]:
+    """Messages named one by one and in stretches, as stretches; neighbours are joined."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted([*((offset, offset + 1) for offset in offsets), *((first, end) for first, end in ranges)]):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif first < end:
+            found.append((first, end))
+    return found
+
+
+def offset_ranges(batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    """The messages of a batch."""
+    return ranges_of(batch.column(0).to_pylist(), [])
+
+
+# --------------------
+# How the streams that connect a consumer open their subscription.
+
+
+PIECE_MESSAGES = 500
+PIECE_BYTES = 256 << 10
+"""What is made into JSON and written at a time, when the connection has taken what was before."""
+NO_LIMIT_BYTES = 1 << 50
+"""The connection itself is the limit: there is no queue behind it."""
+
+
+async def open_subscription(
+    storage: IcebergStorage, connection: HTTPConnection, query: SubscribeQuery, *, operation: str
+) -> Subscription:
+    """The subscription that a path names, made where it is missing; what the query says of it is changed."""
+    topic, name = topic_name(connection), subscription_name(connection)
+    start, caller = parse_start(query.start), caller_of(connection)
+    given = query.model_dump(include={"type", "filter"}, exclude_none=True)
+
+    def run() -> Subscription:
+        subscriptions = storage.subscriptions
+        try:
+            before = subscriptions.get(topic, name).options
+        except SubscriptionNotFoundError:
+            before = SubscriptionOptions()
+        options = SubscriptionOptions.from_json({**before.to_json(), **given})
+        check_dead_letters(storage, caller, topic, name, options, operation=operation)
+        subscription = subscriptions.open(topic, name, options, start=start)
+        check_has_json(subscription, operation=operation)
+        return subscription
+
+    return await run_in_threadpool(run)

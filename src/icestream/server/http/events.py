@@ -1,39 +1,172 @@
 """Messages as Server-Sent Events: of a subscription, or of a topic without one."""
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import structlog
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.offsets import StartPosition
-from icestream.server.http.consumers import Consumers, KeptConsumer
-from icestream.server.http.deliveries import delivered_as_json, offset_ranges
-from icestream.server.http.event_stream import (
-    EVENT_STREAM,
-    HEARTBEAT,
-    HEARTBEAT_SECONDS,
-    LAST_EVENT_HEADER,
-    EventStream,
-    EventWriter,
-    event_text,
-    last_event_of,
-    message_events,
+from icestream.server.http.consumers import (
+    NO_LIMIT_BYTES,
+    PIECE_BYTES,
+    PIECE_MESSAGES,
+    Consumers,
+    KeptConsumer,
+    delivered_as_json,
+    offset_ranges,
+    open_subscription,
 )
+from icestream.server.http.errors import shorten
 from icestream.server.http.messages import check_topic_has_json
-from icestream.server.http.models_subscriptions import EventsQuery, FollowQuery
+from icestream.server.http.models import EventsQuery, FollowQuery
 from icestream.server.http.operations import Answer, Operation, parse_query
-from icestream.server.http.origin import check_origin
 from icestream.server.http.reading import parse_start, piece_as_json, read_piece
-from icestream.server.http.subscribing import NO_LIMIT_BYTES, PIECE_BYTES, PIECE_MESSAGES, open_subscription
 from icestream.server.http.subscriptions import SUBSCRIPTION_PATH
 from icestream.server.http.topics import TOPIC_PATH, topic_name
-from icestream.server.http.waiting import Ends, wait_past
+from icestream.server.http.waiting import Ends, ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
 from icestream.subscription import SubscriptionType
+
+# --------------------
+# Server-Sent Events: an answer that goes on for as long as its client listens.
+#
+# Each piece is written as the connection takes it, so a client that reads slowly slows its own stream and nothing else.
+# Comments come in the pauses, so that both sides notice when the other is gone.
+
+
+HEARTBEAT_SECONDS = 10.0
+HEARTBEAT = b":\n\n"
+EVENT_STREAM = "text/event-stream"
+RETRY_MS = 1000
+LAST_EVENT_HEADER = "Last-Event-ID"
+
+_ROUNDS_UNTIL_LOSS_IS_KNOWN = 3
+"""Of the event loop: a write fails; the connection is told; it tells who waits for its end; that one is woken."""
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+_log = structlog.get_logger(__name__)
+
+
+class EventWriter:
+    def __init__(self, send: Send, ends: Ends) -> None:
+        self._send = send
+        self._ends = ends
+
+    async def write(self, text: bytes) -> bool:
+        """Whether the connection took it; not if one of the ends is reached."""
+        await self._send({"type": "http.response.body", "body": text, "more_body": True})
+        # The server waits before a piece, not behind it: an empty one, which it leaves out, makes it wait now.
+        await self._send({"type": "http.response.body", "body": b"", "more_body": True})
+        for _ in range(_ROUNDS_UNTIL_LOSS_IS_KNOWN):
+            await asyncio.sleep(0)
+        return not any(end.done() for end in self._ends)
+
+
+Produce: TypeAlias = Callable[[EventWriter, Ends], Awaitable[None]]
+
+
+class EventStream(Response):
+    """Sends what `produce` writes, until that returns; what it raises is the last event."""
+
+    media_type = EVENT_STREAM
+
+    def __init__(self, request: Request, closing: asyncio.Event, headers: dict[str, str], produce: Produce) -> None:
+        super().__init__(headers={**headers, "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._request = request
+        self._closing = closing
+        self._produce = produce
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with ends_of(self._request, self._closing) as ends:
+            writer = EventWriter(send, ends)
+            try:
+                await writer.write(b"retry: %d\n\n" % RETRY_MS)
+                await self._produce(writer, ends)
+            except IcestreamError as error:
+                await writer.write(event_text({"error": error.to_dict()}, kind="failure"))
+            except Exception as error:  # noqa: BLE001 (logged; the client hears that it is not its fault)
+                _log.error("an event stream failed", exc_info=error)
+                fault = IcestreamError(f"internal error: {type(error).__name__}", operation="events")
+                await writer.write(event_text({"error": fault.to_dict()}, kind="failure"))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def event_text(data: Any, *, kind: str = "") -> bytes:
+    name = f"event: {kind}\n" if kind else ""
+    return f"{name}data: {_json(data)}\n\n".encode("utf-8", "replace")
+
+
+def message_events(messages: Iterable[dict[str, Any]]) -> bytes:
+    """An event a message, whose id is the message's offset."""
+    return "".join(f"id: {message['offset']}\ndata: {_json(message)}\n\n" for message in messages).encode(
+        "utf-8", "replace"
+    )
+
+
+def _json(data: Any) -> str:
+    """On one line, as an event needs it, whatever a client takes for the end of one."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+
+
+def last_event_of(request: Request) -> int | None:
+    """The offset of the last event that a client has seen, if it comes back."""
+    text = request.headers.get(LAST_EVENT_HEADER, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:  # noqa: PLR2004
+        raise InvalidRequestError(
+            f"{LAST_EVENT_HEADER}: not an offset", operation="events", remedy="send the id of an event, or nothing"
+        )
+    return int(text)
+
+
+# --------------------
+# Which web pages may open streams.
+#
+# A browser lets any page of any site open a WebSocket or an event stream to any address that it can reach, a broker on
+# the same machine included, and those change what a subscription has acknowledged. So a page's origin must be the door
+# itself or one that `server.allowed_origins` names. Programs that are no browsers send no origin and are not affected.
+# (Everything else that changes something needs a Content-Type or method that browsers ask leave for, and do not get.)
+
+
+_OWN_SITE = frozenset({"same-origin", "none"})
+
+
+class OriginRefusedError(IcestreamError):
+    """A web page of another origin than those that are allowed."""
+
+    code = "origin_refused"
+
+
+def check_origin(connection: HTTPConnection, allowed: Collection[str], *, operation: str) -> dict[str, str]:
+    """Raise unless the caller may open streams; headers that let a page of an allowed origin read the answer."""
+    origin = connection.headers.get("origin")
+    if origin is None:
+        # Requests that a page sends without asking for the answer have no origin, but browsers say that much of them.
+        if connection.headers.get("sec-fetch-site", "none") in _OWN_SITE:
+            return {}
+        origin = "another site"
+    elif origin.partition("://")[2] == connection.headers.get("host"):
+        return {}
+    elif origin in allowed:
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+    raise OriginRefusedError(
+        f"pages of {shorten(origin)!r} may not open streams here",
+        operation=operation,
+        remedy="serve the page from an origin that server.allowed_origins names",
+    )
+
 
 _OPERATION = "events"
 

@@ -1,9 +1,13 @@
 """What travels in JSON bodies and queries. The API's description is made from these classes."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from icestream.server.cloud_requests import MAX_OBJECTS, MAX_WAIT_SECONDS
+from icestream.server.tenant_figures import MAX_TENANTS
+from icestream.subscription.options import MAX_DELAY_MS, MAX_REDELIVERIES
 
 MAX_PAGE = 1_000
 MAX_JSON_MESSAGES = 100_000
@@ -304,3 +308,370 @@ class Problem(Model):
 
 class Error(Model):
     error: Problem
+
+
+# --------------------
+# What travels in bodies and queries about topics in the cloud.
+
+
+MAX_FLUSH_WAIT_MS = int(MAX_WAIT_SECONDS * 1000)
+
+
+class Flush(Model):
+    wait_ms: int = Field(
+        default=MAX_FLUSH_WAIT_MS, ge=0, le=MAX_FLUSH_WAIT_MS, description="How long to wait for the upload."
+    )
+    target: int | None = Field(
+        default=None, ge=0, description="`target` of an earlier answer, to go on waiting for the same messages."
+    )
+
+
+class Recover(Model):
+    """Nothing is to be said yet: an empty object."""
+
+
+class ObjectsQuery(Model):
+    after: QueryInt = Field(default=-1, ge=-1, description="`next_after` of the last page.")
+    limit: QueryInt = Field(default=100, ge=1, le=MAX_OBJECTS, description="Most objects in the answer.")
+
+
+class Flushed(Model):
+    topic: str
+    target: int = Field(description="Messages below it were durable when the first request came.")
+    uploaded_offset: int = Field(description="Messages below it are in the cloud.")
+    done: bool = Field(description="Whether all below the target are. If not, ask again with this `target`.")
+
+
+class CloudHead(Model):
+    stream_id: str
+    epoch: int = Field(description="Of the owner that wrote last.")
+    first_offset: int = Field(description="First offset that the objects have.")
+    uploaded_end: int = Field(description="Messages below it are in the cloud.")
+    file_seq: int
+    byte_pos: int = Field(description="With `file_seq`: where in the log the next object begins.")
+    reserved_end: int = Field(description="No message has an offset from here on yet.")
+    object_count: int
+    object_bytes: int
+    updated_us: int = Field(description="Microseconds since 1970 UTC.")
+
+
+class CloudObject(Model):
+    key: str
+    stream_id: str
+    epoch: int
+    first_offset: int
+    end_offset: int = Field(description="The offset after the last one.")
+    first_time_us: int
+    last_time_us: int
+    frame_count: int
+    data_bytes: int = Field(description="Of the frames; the trailer follows.")
+    size: int
+    checksum: str = Field(description="XXH3-64 of the frames, in hexadecimal.")
+    parts: int = Field(description="Runs of frames that came from one segment each.")
+    file_seq: int
+    byte_pos: int
+    created_us: int
+
+
+class CloudObjects(Model):
+    topic: str
+    store: str = Field(description="Where the objects lie.")
+    head: CloudHead | None
+    objects: list[CloudObject]
+    next_after: int | None = Field(description="`after` of the next page; null on the last one.")
+
+
+class Recovery(Model):
+    """What a recovery brought back, and what it could not."""
+
+    topic: str
+    stream_id: str
+    epoch: int = Field(description="The new one.")
+    start_offset: int
+    next_offset: int = Field(description="The offset that the next message gets.")
+    cloud_first_offset: int | None = Field(description="First offset that the cloud has.")
+    cloud_end: int = Field(description="Messages below it are in the cloud.")
+    committed_offset: int | None = Field(description="Messages below it are in the table.")
+    lost_first: int | None = Field(description="First offset that may have been used and is nowhere any more.")
+    lost_end: int | None
+    objects: int
+    bytes: int
+    unreadable: list[tuple[int, int]] = Field(
+        description="Offsets, each time with the one behind them, whose objects are gone or damaged; no table has them."
+    )
+    sources: list[str] = Field(description="What was found where, and what was not as it should be.")
+    message: str = Field(description="What is lost, in a sentence.")
+
+
+class Recoverable(Model):
+    lost: list[str] = Field(description="Topics whose log is gone from this broker's disk.")
+    recoverable: list[str] = Field(description="Topics that the object store has, and this broker does not know.")
+
+
+# --------------------
+# Bodies of SQL over HTTP.
+
+
+class Sql(Model):
+    sql: str = Field(
+        description="One SELECT; topics are tables `namespace.name`.", examples=["SELECT count(*) FROM a.b"]
+    )
+    fresh: bool = Field(default=True, description="Whether rows that are not in the tables yet are seen.")
+
+
+class SqlColumn(Model):
+    name: str
+    type: str = Field(description="Arrow's name of it.")
+
+
+class SqlRows(Model):
+    columns: list[SqlColumn]
+    rows: list[dict[str, Any]] = Field(
+        description="By column. Bytes are text if they are UTF-8, else base64 under `name_base64`; times are RFC 3339."
+    )
+    truncated: bool = Field(description="Whether there were more rows than an answer may have.")
+
+
+# --------------------
+# What travels in JSON about tenants.
+
+
+class TenantsQuery(Model):
+    limit: QueryInt = Field(default=100, ge=1, le=MAX_TENANTS, description="Most tenants in the answer.")
+    after: str = Field(
+        default="", max_length=100, description="Go on after this tenant: `next_after` of the last page."
+    )
+
+
+class TenantReceived(Model):
+    requests: int = Field(description="Requests that were accepted.")
+    rows: int = Field(description="Spans, log records or data points of these that are durable.")
+    bytes: int = Field(description="Of these requests, decompressed.")
+    rejected_rows: int = Field(description="Rows of these requests that were not stored.")
+    refused: dict[str, int] = Field(description="Requests that were refused, by error code.")
+
+
+class TenantWritten(Model):
+    """What the pipeline has done for the tenant's topics."""
+
+    messages: int
+    bytes: int = Field(description="As Arrow.")
+    files: int
+    file_bytes: int
+    commits: int
+    conflicts: int
+    failures: int = Field(description="Ranges that could not be written or committed.")
+    lost: int = Field(description="Messages that a repair of the log had given up.")
+    quarantined: int = Field(description="Frames that were put aside.")
+    translate_seconds: float
+    commit_seconds: float
+
+
+class Tenant(Model):
+    tenant: str = Field(description="A namespace; `(other)` is what is no tenant's own.")
+    topics: int
+    received: dict[str, TenantReceived] = Field(description="What came in at the doors for OpenTelemetry, by signal.")
+    pipeline: TenantWritten
+    failing_topics: int = Field(description="Topics that the pipeline cannot write just now.")
+    quarantined: int = Field(description="Frames in quarantine.")
+    table_lag_messages: int = Field(description="Messages that are not in tables yet.")
+    table_lag_bytes: int = Field(description="About their bytes.")
+    table_lag_seconds: float = Field(description="Age of the oldest of them.")
+
+
+class Tenants(Model):
+    tenants: list[Tenant]
+    next_after: str | None = Field(description="`after` of the next page; null on the last one.")
+
+
+# --------------------
+# What travels in JSON bodies and queries of subscriptions and their consumers.
+
+
+MAX_ACKED = 100_000
+MAX_CREDIT = 100_000
+MAX_FILTER_LENGTH = 10_000
+MAX_NAME_LENGTH = 100
+_MAX_OFFSET = 1 << 62
+_MAX_ID = (1 << 63) - 1
+
+TypeName: TypeAlias = Literal["exclusive", "shared", "failover", "key-shared"]
+Offset = Annotated[int, Field(ge=0, le=_MAX_OFFSET)]
+OffsetRange = Annotated[list[Offset], Field(min_length=2, max_length=2)]
+
+
+class TimePosition(Model):
+    time_us: int = Field(
+        ge=0, le=_MAX_OFFSET, description="The first message published at or after it; microseconds since 1970 UTC."
+    )
+
+
+class SnapshotPosition(Model):
+    snapshot_id: int = Field(ge=0, le=_MAX_ID, description="Right behind what this snapshot of the table holds.")
+
+
+class TagPosition(Model):
+    tag: str = Field(min_length=1, max_length=200, description="Right behind what the snapshot of this tag holds.")
+
+
+Position: TypeAlias = Annotated[str, Field(max_length=256)] | Offset | TimePosition | SnapshotPosition | TagPosition
+"""An offset, an object, or the text that queries use."""
+
+_POSITION = (
+    "An offset, `earliest`, `latest`, an RFC 3339 time, `snapshot:ID` or `tag:NAME`; or an object with `time_us`, "
+    "`snapshot_id` or `tag`."
+)
+
+# Requests
+
+
+class PutSubscription(Model):
+    """Only what is given changes where the subscription exists already; `null` lifts a limit."""
+
+    type: TypeName = Field(default="exclusive", description="How messages are shared among its consumers.")
+    start: Position = Field(default="earliest", description=f"Where a new subscription begins. {_POSITION}")
+    filter: str | None = Field(
+        default=None, max_length=MAX_FILTER_LENGTH, description="Only messages that this expression is true for."
+    )
+    ack_timeout_ms: int | None = Field(
+        default=None, ge=1, le=MAX_DELAY_MS, description="Send again what is not acknowledged in this time."
+    )
+    nack_delay_ms: int = Field(
+        default=1000, ge=0, le=MAX_DELAY_MS, description="How long after a negative acknowledgement to send again."
+    )
+    max_redeliveries: int | None = Field(
+        default=None, ge=0, le=MAX_REDELIVERIES, description="After so many, a message goes to the dead-letter topic."
+    )
+    dead_letter_topic: str | None = Field(default=None, max_length=201, description="Unset, one is named for it.")
+
+
+class Seek(Model):
+    position: Position = Field(description=_POSITION)
+
+
+class Receive(Model):
+    consumer: str | None = Field(
+        default=None, max_length=MAX_NAME_LENGTH, description="From the last answer; unset, one is connected."
+    )
+    name: str | None = Field(
+        default=None, max_length=MAX_NAME_LENGTH, description="What to call a new consumer in the figures."
+    )
+    max_messages: int = Field(default=500, ge=1, le=MAX_READ_MESSAGES, description="Most messages in the answer.")
+    max_bytes: int = Field(
+        default=1 << 20,
+        ge=1,
+        le=MAX_READ_BYTES,
+        description="About this many bytes at most; one message is given however large it is.",
+    )
+    timeout_ms: int = Field(default=0, ge=0, le=MAX_WAIT_MS, description="How long to wait when there is nothing yet.")
+
+
+class FromConsumer(Model):
+    consumer: str = Field(max_length=MAX_NAME_LENGTH, description="The consumer that the messages went to.")
+
+
+class Acknowledge(FromConsumer):
+    """At least one of `offsets`, `ranges` and `cumulative`."""
+
+    offsets: list[Offset] = Field(default=[], max_length=MAX_ACKED, description="Messages by offset.")
+    ranges: list[OffsetRange] = Field(
+        default=[], max_length=MAX_ACKED, description="Pairs of a first offset and the one after the last."
+    )
+    cumulative: Offset | None = Field(
+        default=None, description="This message and all before it; of types `exclusive` and `failover`."
+    )
+
+
+class Refuse(FromConsumer):
+    """At least one of `offsets` and `ranges`."""
+
+    offsets: list[Offset] = Field(default=[], max_length=MAX_ACKED, description="Messages by offset.")
+    ranges: list[OffsetRange] = Field(
+        default=[], max_length=MAX_ACKED, description="Pairs of a first offset and the one after the last."
+    )
+    delay_ms: int | None = Field(
+        default=None, ge=0, le=MAX_DELAY_MS, description="Send again after this; unset, the subscription's delay."
+    )
+
+
+class Control(Model):
+    """What a WebSocket client sends: one or several of these in a frame."""
+
+    ack: list[Offset] = Field(default=[], max_length=MAX_ACKED)
+    ack_ranges: list[OffsetRange] = Field(default=[], max_length=MAX_ACKED)
+    ack_cumulative: Offset | None = None
+    nack: list[Offset] = Field(default=[], max_length=MAX_ACKED)
+    nack_ranges: list[OffsetRange] = Field(default=[], max_length=MAX_ACKED)
+    delay_ms: int | None = Field(default=None, ge=0, le=MAX_DELAY_MS)
+    grant: int = Field(default=0, ge=0, le=MAX_CREDIT)
+
+
+# Queries
+
+
+class FollowQuery(Model):
+    start: str = Field(default="latest", max_length=256, description=f"Where to begin. {_POSITION}")
+
+
+class SubscribeQuery(Model):
+    """Of the streams that connect a consumer; the subscription is made where it is missing."""
+
+    consumer: str = Field(
+        default="", max_length=MAX_NAME_LENGTH, description="What to call the consumer in the figures."
+    )
+    type: TypeName | None = Field(
+        default=None, description="Unset, as the subscription is; `exclusive` where it is new."
+    )
+    start: str = Field(default="earliest", max_length=256, description=f"Where a new subscription begins. {_POSITION}")
+    filter: str | None = Field(
+        default=None, max_length=MAX_FILTER_LENGTH, description="Only messages that this expression is true for."
+    )
+
+
+class EventsQuery(SubscribeQuery):
+    ack: Literal["auto", "manual"] = Field(
+        default="auto",
+        description="`auto`: an event is acknowledged once it is written to the connection. `manual`: by "
+        "`POST …/ack` with the token that the first event tells.",
+    )
+
+
+class SocketQuery(SubscribeQuery):
+    credit: QueryInt = Field(
+        default=1000, ge=0, le=MAX_CREDIT, description="Messages that may come before the first `grant`."
+    )
+
+
+# Answers
+
+
+class Options(Model):
+    """What is unset is absent."""
+
+    type: TypeName
+    nack_delay_ms: int
+    filter: str | None = None
+    ack_timeout_ms: int | None = None
+    max_redeliveries: int | None = None
+    dead_letter_topic: str | None = None
+
+
+class Subscription(SubscriptionFigures):
+    options: Options
+
+
+class Subscriptions(Model):
+    subscriptions: list[Subscription]
+
+
+class Sought(Model):
+    offset: int = Field(description="Where the subscription goes on.")
+
+
+class DeliveredMessage(ReadMessage):
+    redelivery_count: int = Field(description="How often the message was sent before.")
+
+
+class Received(Model):
+    consumer: str = Field(description="To be named in the next request, and in acknowledgements.")
+    messages: list[DeliveredMessage]

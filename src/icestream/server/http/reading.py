@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from icestream.model.errors import ClosedError, InvalidRequestError
-from icestream.model.message import Message, messages_of
-from icestream.model.messages import slice_from
+from icestream.model.messages import Message, messages_of, slice_from
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
 from icestream.wal import LogState

@@ -15,15 +15,20 @@ from starlette.responses import Response
 
 from icestream.model.errors import InvalidRequestError
 from icestream.server.access import check_dead_letters
-from icestream.server.http.admission import caller_of
-from icestream.server.http.arrow import write_stream
-from icestream.server.http.bodies import json_body
-from icestream.server.http.consumers import Consumers, KeptConsumer
-from icestream.server.http.deliveries import check_has_json, delivered_as_json, ranges_of
+from icestream.server.http.authorization import caller_of
+from icestream.server.http.bodies import json_body, write_stream
+from icestream.server.http.consumers import Consumers, KeptConsumer, check_has_json, delivered_as_json, ranges_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.messages import wants_arrow
-from icestream.server.http.models import MAX_READ_BYTES, MAX_READ_MESSAGES
-from icestream.server.http.models_subscriptions import Acknowledge, FromConsumer, Receive, Received, Refuse
+from icestream.server.http.models import (
+    MAX_READ_BYTES,
+    MAX_READ_MESSAGES,
+    Acknowledge,
+    FromConsumer,
+    Receive,
+    Received,
+    Refuse,
+)
 from icestream.server.http.operations import ARROW_STREAM, JSON, Answer, Operation, refuse_query
 from icestream.server.http.subscriptions import SUBSCRIPTION_PATH, subscription_name
 from icestream.server.http.topics import topic_name

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from icestream.model.callers import Caller
 from icestream.model.json_rows import json_rows
 from icestream.query import Query, QueryEngine
-from icestream.server.http.admission import caller_of
+from icestream.server.http.authorization import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models_sql import Sql, SqlRows
+from icestream.server.http.models import Sql, SqlRows
 from icestream.server.http.operations import JSON, Answer, Operation, refuse_query
 from icestream.server.http.waiting import ends_of
 from icestream.storage import IcebergStorage

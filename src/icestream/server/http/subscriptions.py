@@ -10,12 +10,11 @@ from icestream.model.errors import SubscriptionNotFoundError
 from icestream.model.names import check_part
 from icestream.model.offsets import StartPosition
 from icestream.server.access import check_dead_letters
-from icestream.server.http.admission import caller_of
+from icestream.server.http.authorization import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Model
-from icestream.server.http.models_subscriptions import Position, PutSubscription, Seek, Sought, Subscriptions
-from icestream.server.http.models_subscriptions import Subscription as SubscriptionModel
+from icestream.server.http.models import Model, Position, PutSubscription, Seek, Sought, Subscriptions
+from icestream.server.http.models import Subscription as SubscriptionModel
 from icestream.server.http.operations import JSON, Answer, Operation, refuse_query
 from icestream.server.http.reading import parse_start
 from icestream.server.http.topics import TOPIC_PATH, topic_name

@@ -11,13 +11,13 @@ from starlette.responses import Response
 from icestream.model.callers import Caller
 from icestream.model.errors import UnavailableError
 from icestream.server.access import topics_of
-from icestream.server.http.admission import caller_of
+from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import Doors, Health, Stats, StatsQuery
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
 from icestream.server.http.topics import page_of
 from icestream.server.metrics import BrokerMetrics
-from icestream.server.subscription_figures import all_figures
+from icestream.server.subscription_requests import all_figures
 from icestream.storage import IcebergStorage
 from icestream.storage.stats import topic_stats
 

@@ -4,9 +4,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from icestream.server.http.admission import caller_of
+from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import json_response
-from icestream.server.http.models_tenants import Tenant, Tenants, TenantsQuery
+from icestream.server.http.models import Tenant, Tenants, TenantsQuery
 from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
 from icestream.server.tenant_figures import TenantFigures
 

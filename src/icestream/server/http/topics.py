@@ -9,7 +9,7 @@ from starlette.responses import Response
 from icestream.model.errors import TopicExistsError
 from icestream.model.names import TopicName, check_part
 from icestream.server.access import topics_of
-from icestream.server.http.admission import caller_of
+from icestream.server.http.authorization import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import CreateTopic, DeleteQuery, Topics, TopicsQuery, UpdateTopic

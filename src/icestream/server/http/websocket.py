@@ -18,16 +18,22 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.server.http.admission import admit
+from icestream.server.http.authorization import admit
 from icestream.server.http.bodies import parse_json
-from icestream.server.http.consumers import Consumers, KeptConsumer
-from icestream.server.http.deliveries import delivered_as_json, ranges_of
+from icestream.server.http.consumers import (
+    NO_LIMIT_BYTES,
+    PIECE_BYTES,
+    PIECE_MESSAGES,
+    Consumers,
+    KeptConsumer,
+    delivered_as_json,
+    open_subscription,
+    ranges_of,
+)
 from icestream.server.http.errors import STATUS, NoSuchRouteError, error_response, shorten
-from icestream.server.http.events import allowed_origins
-from icestream.server.http.models_subscriptions import Control, SocketQuery
+from icestream.server.http.events import allowed_origins, check_origin
+from icestream.server.http.models import Control, SocketQuery
 from icestream.server.http.operations import Answer, Operation, parse_query
-from icestream.server.http.origin import check_origin
-from icestream.server.http.subscribing import NO_LIMIT_BYTES, PIECE_BYTES, PIECE_MESSAGES, open_subscription
 from icestream.server.http.subscriptions import SUBSCRIPTION_PATH
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage

@@ -5,7 +5,7 @@ retryable for the sender exactly if sending the same request again can help.
 """
 
 from icestream.server.otlp.grpc_door import GrpcDoor
-from icestream.server.otlp.http_app import otlp_app
+from icestream.server.otlp.http_door import otlp_app
 from icestream.server.otlp.receiver import Receiver
 
 __all__ = ["GrpcDoor", "Receiver", "otlp_app"]

@@ -13,7 +13,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 
 from icestream.model.errors import IcestreamError
-from icestream.telemetry.errors import RateLimitedError
+from icestream.telemetry.tenants import RateLimitedError
 
 RETRY_SECONDS = 1.0
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import structlog
 
-from icestream.cloud.packing import Extent, Place, Run
-from icestream.cloud.upload_notes import UploadNotes
+from icestream.cloud.object_writer import Extent, Place, Run
+from icestream.cloud.uploader import UploadNotes
 from icestream.model.errors import DamagedError, UnavailableError
 from icestream.model.frame_bytes import HEADER_BYTES as FRAME_HEADER_BYTES
 from icestream.model.frame_bytes import decode_header
@@ -17,10 +17,19 @@ from icestream.model.sparse_index import SparseIndex
 from icestream.wal import Log, SyncMode
 from icestream.wal.files import File
 from icestream.wal.producers import Producers
-from icestream.wal.reading import find_segment
+from icestream.wal.reader import find_segment
 from icestream.wal.records import read_record, write_record
-from icestream.wal.recovery import ActiveSegment, SealedSegment, note_sent
-from icestream.wal.segment import HEADER_BYTES, PRODUCERS_SUFFIX, SegmentHeader, damaged, scan_sound, segment_path
+from icestream.wal.recovery import note_sent
+from icestream.wal.segment import (
+    HEADER_BYTES,
+    PRODUCERS_SUFFIX,
+    ActiveSegment,
+    SealedSegment,
+    SegmentHeader,
+    damaged,
+    scan_sound,
+    segment_path,
+)
 from icestream.wal.view import Visible
 
 NOTES_FILE = "upload.json"
@@ -51,7 +60,7 @@ class Piece(NamedTuple):
 
 
 class LogSource:
-    """`icestream.cloud.packing.FrameSource` over a log. For one cycle at a time."""
+    """`icestream.cloud.object_writer.FrameSource` over a log. For one cycle at a time."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -210,7 +219,7 @@ class LogSource:
 
 
 class LogProducers:
-    """`icestream.cloud.packing.Producers` by the log's own rules."""
+    """`icestream.cloud.object_writer.Producers` by the log's own rules."""
 
     def __init__(self, state: Producers, offset: int) -> None:
         self._state = state
@@ -226,7 +235,7 @@ class LogProducers:
 
 
 class LogNotes:
-    """`icestream.cloud.upload_notes.NotesFile` in the log's directory."""
+    """`icestream.cloud.uploader.NotesFile` in the log's directory."""
 
     def __init__(self, log: Log) -> None:
         self._files = log.context.files

@@ -20,24 +20,17 @@ lost, the log begins with a mark that says so, and goes on behind them.
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from icestream.cloud import Head, ObjectDescriptor, ObjectStore, Trailer
-from icestream.cloud.names import stream_prefix, topic_prefix
-from icestream.cloud.trailer import check_trailer
+from icestream.cloud.object import check_trailer, stream_prefix, topic_prefix
 from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
-from icestream.model.errors import (
-    ConflictError,
-    DamagedError,
-    IcestreamError,
-    ObjectNotFoundError,
-    TopicNotFoundError,
-)
+from icestream.model.errors import ConflictError, DamagedError, IcestreamError, ObjectNotFoundError, TopicNotFoundError
 from icestream.model.names import TopicName
-from icestream.storage.cloud.found import (
+from icestream.storage.cloud.discovery import (
     READERS,
     FoundObject,
     FoundStream,
@@ -49,13 +42,57 @@ from icestream.storage.cloud.found import (
     read_trailer,
     record_of,
 )
-from icestream.storage.cloud.recovery_report import RecoveryReport
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.record import TopicRecord
 from icestream.wal.producers import Producers
 from icestream.wal.restore import Beginning
 from icestream.wal.segment import HEADER_BYTES
+
+# --------------------
+# What became of a topic that was brought back.
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    topic: str
+    stream_id: str
+    epoch: int
+    start_offset: int
+    """Where the new log begins."""
+    next_offset: int
+    """The next message's."""
+    cloud_first_offset: int | None
+    cloud_end: int
+    committed_offset: int | None
+    """Of the table; None where there is none."""
+    lost_first: int | None
+    lost_end: int | None
+    """Messages from `lost_first` to before it may have been acknowledged and are lost; None where none are."""
+    objects: int
+    bytes: int
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets, each time with the one behind them, that were uploaded: their objects are gone or damaged, and no table
+    has them."""
+    sources: list[str] = field(default_factory=list)
+    """What was found where, and what was not as it should be."""
+
+    @property
+    def message(self) -> str:
+        said = []
+        if self.unreadable:
+            ranges = ", ".join(f"{first} to {end - 1}" for first, end in self.unreadable)
+            said.append(f"offsets {ranges} cannot be read: their objects are gone or damaged, and no table has them")
+        if self.lost_first is not None and self.lost_end is not None:
+            said.append(
+                f"offsets {self.lost_first} to {self.lost_end - 1} at most may have been acknowledged after the last "
+                "upload and are lost"
+            )
+        return "; ".join(said) or "nothing is lost"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "message": self.message}
+
 
 _OPERATION = "recover topic"
 _MAX_CLAIMS = 100

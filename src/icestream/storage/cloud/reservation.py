@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from icestream.cloud import Head
-from icestream.cloud.names import stream_prefix
+from icestream.cloud.object import stream_prefix
 from icestream.model.clock import Clock
 from icestream.model.errors import ConflictError, IcestreamError, LogLostError, ObjectNotFoundError, StaleEpochError
-from icestream.storage.cloud.found import TopicFile, describe_all, find_streams, in_order
+from icestream.storage.cloud.discovery import TopicFile, describe_all, find_streams, in_order
 from icestream.storage.cloud.log_source import LogNotes
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.record import TopicRecord

@@ -17,9 +17,8 @@ from dataclasses import replace
 import structlog
 
 from icestream.cloud import ObjectDescriptor, ObjectInfo
-from icestream.cloud.names import ObjectName, stream_prefix
-from icestream.cloud.object_map import Span
-from icestream.cloud.trailer import FOOTER_BYTES, footer_data_bytes
+from icestream.cloud.object import FOOTER_BYTES, ObjectName, footer_data_bytes, stream_prefix
+from icestream.cloud.registry import Span
 from icestream.storage.cloud.topic_cloud import TopicCloud
 
 MAX_REMOVED = 1_000

@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterable
 from typing import Self
 
 from icestream.cloud import ObjectMap, ObjectStore
-from icestream.cloud.names import stream_prefix
+from icestream.cloud.object import stream_prefix
 from icestream.config import Settings, UploaderSettings
 from icestream.metadata import MetadataStore
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.names import TopicName
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.storage.cloud.topic_uploads import TopicUploads, UploadStatus
-from icestream.storage.cloud.uploading import Uploading
+from icestream.storage.cloud.uploads import TopicUploads, Uploading, UploadStatus
 from icestream.storage.record import TopicRecord
 from icestream.wal import Log
-from icestream.wal.leases import Leases
+from icestream.wal.read_leases import Leases
 
 
 class TopicCloud:

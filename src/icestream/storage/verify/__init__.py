@@ -19,9 +19,9 @@ broker, or from the files of one that is stopped: `logs`. `joined` puts what the
 compares that with the table, `layout` looks at the table's files, `cloud_audit` at the objects.
 """
 
-from icestream.storage.verify.clouds import Clouds
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import BrokerLogs, DirectoryLogs, Logs, LogView
+from icestream.storage.verify.stores import Clouds
 from icestream.storage.verify.tables import open_tables
 from icestream.storage.verify.verify import verify_topic
 

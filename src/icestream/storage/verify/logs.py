@@ -11,16 +11,16 @@ from icestream.client import Client, TopicDescription
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
 from icestream.model.names import TopicName
+from icestream.model.offsets import NOTHING_LOST, LostRanges
 from icestream.storage.record import topic_schema
-from icestream.storage.verify.clouds import Clouds
-from icestream.storage.verify.quarantine import not_aside, rows_not_aside
+from icestream.storage.verify.stores import Clouds
+from icestream.storage.verify.tables import not_aside, rows_not_aside
 from icestream.wal import LocalFiles
 from icestream.wal.inspect import Report, inspect_directory, segment_pieces
+from icestream.wal.records import STREAM_FILE, load_stream
 from icestream.wal.segment import segment_offsets
-from icestream.wal.stream import STREAM_FILE, load_stream
 
 _UNKNOWN = "the broker does not know it, its object store does: bring it back with `icestream topic recover`"
 

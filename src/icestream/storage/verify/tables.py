@@ -1,17 +1,26 @@
 """The tables to verify, as the settings name them; a catalog that is not there is not made."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow as pa
+
 from icestream.config import Settings
+from icestream.model.errors import DamagedError
 from icestream.model.formats import StorageFormat
+from icestream.model.frames import Frame
+from icestream.model.messages import Encoding, slice_from
 from icestream.model.names import TopicName
-from icestream.storage.verify.findings import Verification
+from icestream.model.offsets import LostRanges
+from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.table import Tables, TopicTable
-from icestream.table.hive import DATA_PATH
-from icestream.table.leftovers import find_leftovers
+from icestream.table.contents import Contents, StoredFile
+from icestream.table.parquet_copy.folders import DATA_PATH
+from icestream.table.parquet_copy.leftovers import find_leftovers
+from icestream.table.quarantine import read_about, read_frame
+from icestream.table.scan import RowGroup
 
 
 class FindTable(Protocol):
@@ -59,3 +68,105 @@ def note_plain_files(tables: Sequence[TopicTable], report: Verification) -> None
                     f"{left} files in {table.properties[DATA_PATH]} are in no snapshot: a pipeline is about to commit "
                     "them, or has died; then the next one removes them"
                 )
+
+
+# --------------------
+# The table's files: whether they lie as they should, and are what the table says of them.
+
+
+class Layout:
+    """Is told of row groups as they are opened, those of a file one after the other."""
+
+    def __init__(self, contents: Contents, report: Verification) -> None:
+        self._contents = contents
+        self._files = {file.path: file for file in contents.files}
+        self._report = report
+        self._path = ""
+        self._first = self._last = -1
+        report.files = len(contents.files)
+
+    def check_overlaps(self) -> None:
+        """Files of a table without partitions follow each other, so that readers need one at a time."""
+        if self._contents.is_partitioned:
+            return
+        before: StoredFile | None = None
+        for file in self._contents.files:
+            if file.last_offset < 0:  # the manifests do not say
+                continue
+            if before is not None and file.first_offset <= before.last_offset:
+                text = f"the file overlaps another one, {before.path}"
+                self._add("overlap", text, file.path, file.first_offset, before.last_offset)
+            if before is None or file.last_offset > before.last_offset:
+                before = file
+
+    def check_delete_files(self) -> None:
+        if self._contents.delete_files:
+            self._report.add(
+                Finding(
+                    "damaged", f"rows were deleted from the table: it has {self._contents.delete_files} delete files"
+                )
+            )
+
+    def take(self, group: RowGroup) -> None:
+        is_new = group.path != self._path
+        if not self._contents.sort_by:
+            if not group.is_ordered:
+                text = f"rows of row group {group.number} are not in offset order"
+                self._add("order", text, group.path, group.first_offset, group.last_offset)
+            if not is_new and group.first_offset <= self._last:
+                text = f"row group {group.number} begins before the end of the one before"
+                self._add("order", text, group.path, group.first_offset, self._last)
+        self._first = group.first_offset if is_new else min(self._first, group.first_offset)
+        self._last = group.last_offset if is_new else max(self._last, group.last_offset)
+        self._path = group.path
+        if group.is_last:
+            self._compare(group)
+
+    def _compare(self, group: RowGroup) -> None:
+        file = self._files.get(group.path)
+        if file is None:
+            return
+        if group.rows_in_file != file.rows:
+            text = f"the file has {group.rows_in_file} rows, the table counts {file.rows}"
+            self._add("description", text, file.path, self._first, self._last)
+        if file.last_offset >= 0 and (file.first_offset, file.last_offset) != (self._first, self._last):
+            text = (
+                f"the file has the offsets {self._first} to {self._last}, "
+                f"the table says {file.first_offset} to {file.last_offset}"
+            )
+            self._add("description", text, file.path, self._first, self._last)
+
+    def _add(self, kind: Kind, text: str, path: str, first: int, last: int) -> None:
+        self._report.add(Finding(kind, text, first, last, path))
+
+
+# --------------------
+# Frames in quarantine: their files are checked, and the log's and the cloud's copies of them are not opened.
+
+
+def check_quarantine(table: TopicTable, report: Verification) -> None:
+    """Note what is in quarantine; a file that is missing or not what was written is a finding."""
+    for entry in table.quarantined:
+        report.quarantined.append(entry)
+        try:
+            read_frame(table, entry)
+            read_about(table, entry)
+        except DamagedError as error:
+            text = f"in quarantine: {error.message}"
+            report.add(Finding("damaged", text, entry.first_offset, entry.end_offset - 1, error.place))
+
+
+def not_aside(frames: Iterable[Frame], aside: LostRanges) -> Iterator[Frame]:
+    """The frames, with those that are wholly in quarantine as if a repair had given them up."""
+    for frame in frames:
+        is_aside = bool(aside) and next(aside.others(frame.base_offset, frame.end_offset), None) is None
+        yield frame._replace(encoding=Encoding.LOST, body=b"") if is_aside else frame
+
+
+def rows_not_aside(batch: pa.RecordBatch, aside: LostRanges) -> pa.RecordBatch:
+    """Of a batch, what is not in quarantine: a part of its last frame may be, never one in its middle."""
+    if not aside or not batch.num_rows:
+        return batch
+    first, end = batch.column(0)[0].as_py(), batch.column(0)[-1].as_py() + 1
+    kept = [slice_from(batch, *part) for part in aside.others(first, end)]
+    return pa.concat_batches(kept) if kept else batch.slice(0, 0)

@@ -8,17 +8,15 @@ from icestream.model.errors import IcestreamError, PermissionDeniedError, Unauth
 from icestream.model.names import TopicName
 from icestream.model.quarantine import quarantined_ranges
 from icestream.storage.cloud import TopicCloud
-from icestream.storage.verify.cloud_audit import CloudAudit
+from icestream.storage.verify.cloud import CloudAudit
 from icestream.storage.verify.findings import Finding, Verification
-from icestream.storage.verify.joined import JoinedLog
-from icestream.storage.verify.layout import Layout
+from icestream.storage.verify.joined_log import JoinedLog
 from icestream.storage.verify.logs import LogView
-from icestream.storage.verify.quarantine import check_quarantine
 from icestream.storage.verify.reconcile import Reconciliation
-from icestream.storage.verify.tables import FindTable, find_all, note_plain_files, reach
+from icestream.storage.verify.tables import FindTable, Layout, check_quarantine, find_all, note_plain_files, reach
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
-from icestream.table.ordered import ordered_scan
+from icestream.table.scan import ordered_scan
 
 FindCloud = Callable[[TopicName, str | None], TopicCloud | None]
 """A topic's part in the cloud, of the stream or, where that is not known, of the newest; None if there is none."""

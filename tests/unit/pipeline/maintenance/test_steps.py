@@ -106,7 +106,7 @@ def test_what_was_compacted_before_a_failure_is_told(
     settings: Settings, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = [Rewrite(0, 9, 2, 1000), Rewrite(10, 19, 2, 1000)]
-    monkeypatch.setattr("icestream.pipeline.maintenance.steps.plan_rewrites", lambda _contents, _limits: two)
+    monkeypatch.setattr("icestream.pipeline.maintenance.run.plan_rewrites", lambda _contents, _limits: two)
     done = {"rewritten_data_files_count": 2}
     made, _ = keeper(settings, tables, [done, MaintenanceFailedError("no room on the disk")], [])
     (report,) = made.run([TOPIC], [Step.COMPACT])

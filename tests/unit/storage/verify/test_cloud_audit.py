@@ -10,11 +10,11 @@ from tests.cloud_objects import CloudStage
 from tests.reading import TOPIC
 
 from icestream.cloud import Head, ObjectDescriptor
-from icestream.cloud.names import ObjectName, object_key
+from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import keys
-from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
+from icestream.model.offsets import NOTHING_LOST, LostRanges
 from icestream.storage.verify import LogView, Verification, verify_topic
 from icestream.storage.verify.logs import DirectoryLogs
 

@@ -11,7 +11,7 @@ from tests.cloud_objects import CloudStage
 from icestream.cloud import ObjectDescriptor
 from icestream.model.errors import DamagedError
 from icestream.model.sparse_index import SparseIndex
-from icestream.storage.verify.cloud_object import ObjectCheck, read_trailer
+from icestream.storage.verify.cloud import ObjectCheck, read_trailer
 
 
 @pytest.fixture

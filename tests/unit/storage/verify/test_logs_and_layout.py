@@ -7,7 +7,7 @@ from icestream.client.pipeline import BacklogAnswer, TopicBacklog
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.verify import BrokerLogs, Verification
-from icestream.storage.verify.layout import Layout
+from icestream.storage.verify.tables import Layout
 from icestream.table.contents import Contents, StoredFile
 
 TOPIC = TopicName("default", "events")

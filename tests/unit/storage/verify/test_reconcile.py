@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from icestream.model.lost_ranges import NOTHING_LOST, LostRanges
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
+from icestream.model.offsets import NOTHING_LOST, LostRanges
 from icestream.storage.verify import Finding, Verification
 from icestream.storage.verify.reconcile import Reconciliation
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.storage.verify.rows import MAX_DIFFERENCES, differences
+from icestream.storage.verify.reconcile import MAX_DIFFERENCES, differences
 
 DEEP = pa.struct(
     [("at", pa.timestamp("ns")), ("list", pa.list_(pa.float32())), ("map", pa.map_(pa.string(), pa.float64()))]

@@ -1,0 +1,51 @@
+"""How long a durable acknowledgement takes, one message at a time."""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from icestream.client import Client
+from icestream_bench.figures import Latencies
+from icestream_bench.floors import FlightFloor, SyncFloor
+
+_ROUNDS = 20
+_WARM_UP = 200
+_FRAME_OVERHEAD_BYTES = 700  # header, producer's name and Arrow's own around one message
+
+
+def measure_ack(
+    broker: str, directory: Path, *, messages: int, message_bytes: int, progress: Callable[[float], None]
+) -> dict[str, Any]:
+    payload = os.urandom(message_bytes)
+    per_round = max(1, messages // _ROUNDS)
+    acks: list[float] = []
+    syncs: list[float] = []
+    trips: list[float] = []
+    sync_floor, flight_floor = SyncFloor(directory), FlightFloor(message_bytes)
+    try:
+        with Client(broker) as client, client.producer("bench/ack") as producer:
+            for _ in range(_WARM_UP):
+                producer.send(payload).result()
+            flight_floor.measure(_WARM_UP)
+            for number in range(_ROUNDS):
+                syncs += sync_floor.measure(message_bytes + _FRAME_OVERHEAD_BYTES, per_round)
+                trips += flight_floor.measure(per_round)
+                for _ in range(per_round):
+                    started = perf_counter()
+                    producer.send(payload).result()
+                    acks.append(perf_counter() - started)
+                progress((number + 1) / _ROUNDS)
+    finally:
+        flight_floor.close()
+        sync_floor.close()
+    ack, sync, trip = Latencies.of(acks), Latencies.of(syncs), Latencies.of(trips)
+    floor_ms = round(sync.p50_ms + trip.p50_ms, 4)
+    return {
+        "message_bytes": message_bytes,
+        "ack": asdict(ack),
+        "floor": {"write_fdatasync": asdict(sync), "flight_round_trip": asdict(trip), "sum_p50_ms": floor_ms},
+        "p50_to_floor": round(ack.p50_ms / floor_ms, 3),
+    }

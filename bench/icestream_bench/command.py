@@ -1,0 +1,260 @@
+"""`icestream bench`: measure this installation beside the floor of the same hardware."""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from icestream.broker_process import BrokerProcess
+from icestream_bench.ack import measure_ack
+from icestream_bench.fanout import measure_fanout
+from icestream_bench.produce import measure_produce
+from icestream_bench.resources import process_resources
+
+_console = Console()
+_Measure = Callable[[BrokerProcess, Path, Callable[[float], None]], dict[str, Any]]
+
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Measure on the disk of this directory.  [default: the system's temporary directory]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+size_option = click.option(
+    "--message-bytes", type=click.IntRange(8, 1 << 20), default=1024, show_default=True, help="Bytes a message."
+)
+
+
+@click.group(name="bench", epilog="Example: icestream bench ack --json")
+def command() -> None:
+    """Measure this installation, beside what the hardware does without it.
+
+    Each measurement starts a broker of its own with the default settings on a temporary directory.
+    """
+
+
+@command.command(epilog="Example: icestream bench ack --messages 5000")
+@click.option("--messages", type=click.IntRange(20), default=4000, show_default=True, help="How many.")
+@size_option
+@data_option
+@json_option
+def ack(messages: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Time until a single message is acknowledged as durable."""
+
+    def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_ack(broker.flight, directory, messages=messages, message_bytes=message_bytes, progress=progress)
+
+    _run("ack", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench produce --messages 500000")
+@click.option("--messages", type=click.IntRange(5000), default=500_000, show_default=True, help="How many.")
+@click.option("--topics", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For many topics.")
+@size_option
+@data_option
+@json_option
+def produce(messages: int, topics: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Durable messages a second: batches, single sends, many producers, many topics."""
+
+    def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_produce(
+            broker.flight, directory, messages=messages, message_bytes=message_bytes, topics=topics, progress=progress
+        )
+
+    _run("produce", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench fanout --subscribers 50")
+@click.option("--seconds", type=click.IntRange(2), default=10, show_default=True, help="Of each run.")
+@click.option("--rate", type=click.IntRange(100), default=10_000, show_default=True, help="Messages a second.")
+@click.option("--subscribers", type=click.IntRange(2, 500), default=100, show_default=True, help="Subscriptions.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="A message.")
+@data_option
+@json_option
+def fanout(seconds: int, rate: int, subscribers: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """Time from publishing to subscribers: one of them, many, and many while one has stopped."""
+
+    def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_fanout(
+            broker,
+            seconds=seconds,
+            message_bytes=message_bytes,
+            rate=rate,
+            subscribers=subscribers,
+            progress=progress,
+        )
+
+    _run("fanout", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench replay --messages 1000000 --files 1000")
+@click.option("--messages", type=click.IntRange(500_000), default=2_000_000, show_default=True, help="Of history.")
+@click.option("--files", type=click.IntRange(1_500), default=10_000, show_default=True, help="Of a scattered topic.")
+@click.option("--message-bytes", type=click.IntRange(200, 1 << 20), default=250, show_default=True, help="A message.")
+@data_option
+@json_option
+def replay(messages: int, files: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
+    """History from the log and from the table, and the first message of a topic in very many files."""
+    # Imported here: Iceberg takes a second that the other measurements need not spend.
+    from icestream_bench.replay import measure_replay  # noqa: PLC0415
+
+    def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_replay(broker, messages=messages, message_bytes=message_bytes, files=files, progress=progress)
+
+    _run("replay", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench pipeline --messages 500000 --freshness-seconds 10")
+@click.option("--messages", type=click.IntRange(10_000), default=2_000_000, show_default=True, help="Of the backlog.")
+@click.option("--singles", type=click.IntRange(100), default=100_000, show_default=True, help="Single-message frames.")
+@click.option("--topics", type=click.IntRange(1, 1000), default=200, show_default=True, help="For many topics.")
+@click.option("--freshness-seconds", type=click.IntRange(2), default=20, show_default=True, help="For each interval.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="A message.")
+@data_option
+@json_option
+def pipeline(
+    messages: int,
+    singles: int,
+    topics: int,
+    freshness_seconds: int,
+    message_bytes: int,
+    data: Path | None,
+    as_json: bool,
+) -> None:
+    """From log to table: a backlog, tiny frames, many topics, small passes, freshness."""
+    # Imported here: Spark and Iceberg take a second that the other measurements need not spend.
+    from icestream_bench.pipeline import measure_pipeline  # noqa: PLC0415
+
+    def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        return measure_pipeline(
+            broker.flight,
+            directory / "data",
+            messages=messages,
+            message_bytes=message_bytes,
+            singles=singles,
+            topics=topics,
+            freshness_seconds=freshness_seconds,
+            progress=progress,
+        )
+
+    _run("pipeline", measure, data, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench cloud --upload-mb 128")
+@click.option("--messages", type=click.IntRange(100_000), default=2_000_000, show_default=True, help="Of history.")
+@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="Of history.")
+@click.option("--upload-mb", type=click.IntRange(16), default=512, show_default=True, help="Of each upload.")
+@click.option("--acks", type=click.IntRange(100), default=3_000, show_default=True, help="Single messages.")
+@data_option
+@json_option
+def cloud(messages: int, message_bytes: int, upload_mb: int, acks: int, data: Path | None, as_json: bool) -> None:
+    """The log in a local S3 server: uploads, history from there, and publishing beside it."""
+    from icestream_bench.cloud import measure_cloud  # noqa: PLC0415 - it needs a server that others need not have
+
+    with _directory(data) as directory, _progress("cloud") as progress:
+        figures = measure_cloud(
+            directory,
+            messages=messages,
+            message_bytes=message_bytes,
+            upload_mb=upload_mb,
+            acks=acks,
+            progress=progress,
+        )
+    _report("cloud", figures, as_json=as_json)
+
+
+@command.command(epilog="Example: icestream bench otlp --requests 1000")
+@click.option("--items", type=click.IntRange(1, 20_000), default=512, show_default=True, help="Of each request.")
+@click.option("--streams", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests open at once.")
+@click.option("--requests", type=click.IntRange(64), default=2_000, show_default=True, help="Of each signal.")
+@click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Write the rows to their tables too.")
+@data_option
+@json_option
+def otlp(items: int, streams: int, requests: int, pipeline: bool, data: Path | None, as_json: bool) -> None:
+    """Spans and log records a second, acknowledged durably, through the OpenTelemetry door over gRPC."""
+    # Imported here: they need libraries that others need not have.
+    from icestream_bench.otlp import measure_otlp  # noqa: PLC0415
+    from icestream_bench.otlp_pipeline import pipeline_beside  # noqa: PLC0415
+
+    def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
+        with pipeline_beside(broker) if pipeline else nullcontext() as write:
+            return measure_otlp(broker, items=items, streams=streams, requests=requests, progress=progress, write=write)
+
+    _run("otlp", measure, data, as_json=as_json, otlp=True)
+
+
+@command.command(epilog="Example: icestream bench lookup --spans 1000000")
+@click.option("--spans", type=click.IntRange(1_000), default=10_000_000, show_default=True, help="Of the table.")
+@click.option("--lookups", type=click.IntRange(1), default=50, show_default=True, help="Of one trace each.")
+@data_option
+@json_option
+def lookup(spans: int, lookups: int, data: Path | None, as_json: bool) -> None:
+    """One trace among many: bytes read and time. No broker: the table is written and read as it is."""
+    # Imported here: it needs libraries that others need not have.
+    from icestream.config import Settings  # noqa: PLC0415
+    from icestream_bench.lookup import measure_lookup  # noqa: PLC0415
+
+    with _directory(data) as directory, _progress("lookup") as progress:
+        figures = measure_lookup(Settings(data_dir=directory), spans=spans, lookups=lookups, progress=progress)
+    _report("lookup", figures, as_json=as_json)
+
+
+def _run(name: str, measure: _Measure, data: Path | None, *, as_json: bool, otlp: bool = False) -> None:
+    with (
+        _directory(data) as directory,
+        BrokerProcess(directory / "data", otlp=otlp) as broker,
+        _progress(name) as progress,
+    ):
+        figures = measure(broker, directory, progress)
+        figures["broker"] = process_resources(broker.pid)
+    _report(name, figures, as_json=as_json)
+
+
+@contextmanager
+def _directory(data: Path | None) -> Iterator[Path]:
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="icestream-bench-", dir=data) as temporary:
+        yield Path(temporary)
+
+
+def _report(name: str, figures: dict[str, Any], *, as_json: bool) -> None:
+    report = {"bench": name, "machine": {"cores": os.cpu_count(), "kernel": platform.release()}, **figures}
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(name, report)
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[float], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(f"bench {name}", total=1.0)
+        yield lambda share: bars.update(task, completed=share)
+
+
+def _print(name: str, report: dict[str, Any]) -> None:
+    table = Table(title=f"bench {name}", title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for key, value in _flatten(report):
+        table.add_row(key, f"{value:,}" if isinstance(value, int | float) else str(value))
+    _console.print(table)
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,1 @@
+"""Commands that show telemetry: `icestream trace` and `icestream logs`."""

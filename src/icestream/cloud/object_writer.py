@@ -1,0 +1,334 @@
+"""Making one object of an extent of the log: steps 2 and 3 of an upload."""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import xxhash
+
+from icestream.cloud.object import (
+    ObjectDescriptor,
+    ObjectName,
+    Part,
+    Trailer,
+    check_trailer,
+    damaged_object,
+    inline_index,
+)
+from icestream.cloud.store import ObjectStore
+from icestream.model.clock import Clock, now_us
+from icestream.model.errors import (
+    ClosedError,
+    ConflictError,
+    DamagedError,
+    IcestreamError,
+    ObjectExistsError,
+    UnavailableError,
+)
+from icestream.model.frame_bytes import HEADER_BYTES, Complete, Incomplete, Readable, decode
+from icestream.model.frames import Frame
+from icestream.model.names import TopicName
+from icestream.model.sparse_index import SparseIndex
+
+# --------------------
+# Frames on their way from the log's segments into one object: read in large pieces, each frame checked.
+
+
+READ_BYTES = 8 << 20
+INDEX_INTERVAL_BYTES = 1 << 20
+"""An index of a 1 GiB object has then 24 KiB, and a seek reads a mebibyte too much at most."""
+_FRAMES_IN_A_ROW = 32
+
+
+class Place(NamedTuple):
+    """A position in the log, behind a whole frame or before the first."""
+
+    file_seq: int
+    """The number of the segment."""
+    byte_pos: int
+
+
+class Extent(NamedTuple):
+    """Frames that follow on each other in the log; all of them durable."""
+
+    first_offset: int
+    end_offset: int
+    start: Place
+    end: Place
+
+
+class Run(NamedTuple):
+    """The part of an extent that lies in one segment."""
+
+    file: Readable
+    name: str
+    file_seq: int
+    seed: int
+    """The segment's."""
+    start: int
+    end: int
+
+
+class Producers(Protocol):
+    """What producers sent, up to the frame that was noted last."""
+
+    def note(self, frame: Frame, /) -> None: ...
+
+    def to_bytes(self) -> bytes: ...
+
+
+class FrameSource(Protocol):
+    """A log as the uploader sees it. What it gives out is durable, whatever happens to the machine."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def schemas(self) -> dict[int, str]: ...
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset that the log has and the one behind the last durable message."""
+
+    def plan(self, first_offset: int, hint: Place, max_bytes: int | None) -> Extent | None:
+        """Whole frames from an offset on, as many as fit and at least one; None if there are none.
+
+        `hint` is where the offset is thought to lie.
+        """
+
+    def extent(self, first_offset: int, end_offset: int) -> Extent | None:
+        """The frames between two offsets; None where the log has not all of them."""
+
+    def runs(self, extent: Extent) -> AbstractContextManager[Iterator[Run]]:
+        """The extent segment by segment; retention leaves it alone for a bounded time."""
+
+    def producers(self, extent: Extent) -> Producers:
+        """The producers' state before an extent."""
+
+
+class Packing:
+    """Iterates over an extent's bytes as they go into an object, and gathers what is to be said about them."""
+
+    def __init__(self, source: FrameSource, extent: Extent, read_bytes: int = READ_BYTES) -> None:
+        self._source = source
+        self._read_bytes = read_bytes
+        self._hash = xxhash.xxh3_64()
+        self._producers = source.producers(extent)
+        self.extent = extent
+        self.index = SparseIndex(INDEX_INTERVAL_BYTES)
+        self.parts: list[Part] = []
+        self.data_bytes = 0
+        self.frame_count = 0
+        self.first_time_us = 0
+        self.last_time_us = 0
+        self.end_offset = extent.first_offset
+
+    @property
+    def checksum(self) -> int:
+        return self._hash.intdigest()
+
+    @property
+    def producers(self) -> bytes:
+        return self._producers.to_bytes()
+
+    def __iter__(self) -> Generator[memoryview, None, None]:
+        """Pieces of whole, sound frames. Raises `DamagedError` where the log does not hold what it should."""
+        with self._source.runs(self.extent) as runs:
+            for run in runs:
+                self.parts.append(Part.of(self.data_bytes, run.seed, run.start))
+                position = run.start
+                while position < run.end:
+                    piece = self._piece(run, position)
+                    position += len(piece)
+                    self.data_bytes += len(piece)
+                    self._hash.update(piece)
+                    yield piece
+        if self.end_offset != self.extent.end_offset:
+            raise self._damaged(self.extent.end, "frames are missing")
+
+    def _piece(self, run: Run, position: int) -> memoryview:
+        """The whole frames that one read finds at a position, at least one; a larger frame is read again, wholly."""
+        buffer = memoryview(run.file.read(min(self._read_bytes, run.end - position), position))
+        end = self._check(run, position, buffer)
+        if not end:
+            needed = _frame_bytes(buffer, run.seed + position)
+            if needed <= len(buffer) or needed > run.end - position:
+                raise self._damaged(Place(run.file_seq, position), "the frames end within one", run.name)
+            buffer = memoryview(run.file.read(needed, position))
+            end = self._check(run, position, buffer)
+            if not end:
+                raise self._damaged(Place(run.file_seq, position), "the file ends within a frame", run.name)
+        return buffer[:end]
+
+    def _check(self, run: Run, position: int, buffer: memoryview) -> int:
+        """Where the last whole frame in a buffer ends; each one is checked and taken note of."""
+        end, seed, object_position = 0, run.seed + position, self.data_bytes
+        while end < len(buffer):
+            outcome = decode(buffer, end, seed + end)
+            if isinstance(outcome, Incomplete):
+                return end
+            if not isinstance(outcome, Complete):
+                raise self._damaged(Place(run.file_seq, position + end), outcome.reason, run.name)
+            frame = outcome.frame
+            if frame.base_offset != self.end_offset:
+                reason = "a frame that does not follow on the one before"
+                raise self._damaged(Place(run.file_seq, position + end), reason, run.name)
+            self._note(frame, object_position + end)
+            end = outcome.end
+            if self.frame_count % _FRAMES_IN_A_ROW == 0:
+                time.sleep(0)  # lets others run: who publishes should not have to wait for the interpreter
+        return end
+
+    def _note(self, frame: Frame, position: int) -> None:
+        self.frame_count += 1
+        if frame.publish_time_us:  # frames that a repair has put in the place of lost ones have no time
+            self.first_time_us = self.first_time_us or frame.publish_time_us
+            self.last_time_us = frame.publish_time_us
+        self.end_offset = frame.end_offset
+        self.index.add(frame.base_offset, position, frame.publish_time_us)
+        self._producers.note(frame)
+
+    def _damaged(self, place: Place, reason: str, name: str = "the log") -> IcestreamError:
+        return DamagedError(
+            f"durable bytes are lost: {reason}; offset {self.end_offset} and following are affected, none of them was "
+            "uploaded",
+            operation="upload",
+            place=f"{name} at byte {place.byte_pos}",
+            remedy="restore the file from a copy, or look with `icestream wal inspect` and give the loss up for good "
+            "with `icestream wal repair`",
+            details={"file": name, "position": place.byte_pos, "first_offset": self.end_offset},
+        )
+
+
+def _frame_bytes(buffer: memoryview, seed: int) -> int:
+    """How long a frame is that does not fit into the buffer; 0 where not even its header does."""
+    outcome = decode(buffer, 0, seed) if len(buffer) >= HEADER_BYTES else None
+    return outcome.needed if isinstance(outcome, Incomplete) else 0
+
+
+class ObjectMaker:
+    """`record` gives the topic's settings, and `cancelled` says whether to break off."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        stream_id: str,
+        source: FrameSource,
+        store: ObjectStore,
+        *,
+        record: Callable[[], dict[str, Any]] = dict,
+        cancelled: Callable[[], bool] = lambda: False,
+        read_bytes: int = READ_BYTES,
+        clock: Clock = now_us,
+    ) -> None:
+        self.topic = topic
+        self.stream_id = stream_id
+        self.source = source
+        self.store = store
+        self._record = record
+        self._cancelled = cancelled
+        self._read_bytes = read_bytes
+        self._clock = clock
+
+    def make(self, key: str, extent: Extent) -> ObjectDescriptor:
+        """Steps 2 and 3; an object that an earlier try finished is taken as it is."""
+        if (adopted := self.adopt(key, extent)) is not None:
+            return adopted
+        packing = Packing(self.source, extent, self._read_bytes)
+        writer = self.store.writer(key)
+        try:
+            with closing(iter(packing)) as pieces:
+                for piece in pieces:
+                    self._check_cancelled()
+                    writer.write(piece)
+            trailer = self._trailer(key, packing).to_bytes()
+            writer.write(trailer)
+            descriptor = self._descriptor(key, packing, packing.data_bytes + len(trailer))
+            writer.finish()
+        except ObjectExistsError as error:
+            writer.abort()
+            if (adopted := self.adopt(key, extent)) is not None:
+                return adopted
+            raise ConflictError(str(error), operation="upload", place=key, retryable=True) from error
+        except BaseException:
+            writer.abort()
+            raise
+        try:
+            self._read_back(descriptor)
+        except DamagedError as error:
+            raise UnavailableError(
+                f"the object that was just sent is not what was sent: {error.message}",
+                operation="upload",
+                place=f"{self.store.name}: {key}",
+                remedy="it is sent again",
+            ) from error
+        return descriptor
+
+    def adopt(self, key: str, extent: Extent) -> ObjectDescriptor | None:
+        """The object of that name if it holds just the extent's bytes; one that does not is removed."""
+        info = self.store.stat(key)
+        if info is None:
+            return None
+        packing = Packing(self.source, extent, self._read_bytes)
+        with closing(iter(packing)) as pieces:
+            for _ in pieces:
+                self._check_cancelled()
+        expected = self._descriptor(key, packing, info.size)
+        try:
+            made = self._read_back(expected)
+        except DamagedError:
+            self.store.delete(key)
+            return None
+        return replace(expected, created_us=made.descriptor.created_us)
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled():
+            raise ClosedError("the upload was broken off", operation="upload", place=str(self.topic))
+
+    def _read_back(self, descriptor: ObjectDescriptor) -> Trailer:
+        """Step 3; raises `DamagedError` where the store has something else than what was sent."""
+        info = self.store.stat(descriptor.key)
+        found = info.size if info is not None else 0
+        if found != descriptor.size or found <= descriptor.data_bytes:
+            raise damaged_object(descriptor, f"the object has {found} bytes, {descriptor.size} were sent")
+        length = descriptor.size - descriptor.data_bytes
+        return check_trailer(self.store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
+
+    def _trailer(self, key: str, packing: Packing) -> Trailer:
+        _, durable_end = self.source.bounds()
+        return Trailer(
+            packing.index,
+            self._descriptor(key, packing, 0, indexed=False),
+            schemas=self.source.schemas,
+            record=self._record(),
+            durable_end=durable_end,
+            producers=packing.producers,
+        )
+
+    def _descriptor(self, key: str, packing: Packing, size: int, *, indexed: bool = True) -> ObjectDescriptor:
+        extent = packing.extent
+        return ObjectDescriptor(
+            key=key,
+            topic=str(self.topic),
+            stream_id=self.stream_id,
+            epoch=_epoch_of(key, self.source.epoch),
+            first_offset=extent.first_offset,
+            end_offset=extent.end_offset,
+            first_time_us=packing.first_time_us,
+            last_time_us=packing.last_time_us,
+            frame_count=packing.frame_count,
+            data_bytes=packing.data_bytes,
+            size=size,
+            checksum=packing.checksum,
+            parts=tuple(packing.parts),
+            file_seq=extent.end.file_seq,
+            byte_pos=extent.end.byte_pos,
+            created_us=self._clock(),
+            index=inline_index(packing.index) if indexed else None,
+        )
+
+
+def _epoch_of(key: str, own: int) -> int:
+    name = ObjectName.parse(key)
+    return name.epoch if name is not None else own

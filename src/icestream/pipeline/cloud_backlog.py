@@ -1,0 +1,165 @@
+"""What of topics lies in the cloud, for a pipeline that cannot ask a broker.
+
+The metadata store tells where it can be opened; else the objects themselves do, by names and trailers. Topics without a
+table are left out.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import structlog
+
+from icestream.client.pipeline import TopicBacklog
+from icestream.cloud import ObjectDescriptor, ObjectStore
+from icestream.cloud.object import topic_prefix
+from icestream.config import Settings
+from icestream.metadata import MetadataStore, keys, scan
+from icestream.metadata.store import Entry
+from icestream.model.errors import DamagedError, ObjectNotFoundError, UnavailableError
+from icestream.model.names import TopicName
+from icestream.storage.cloud import MetadataRegistry
+from icestream.storage.cloud.discovery import (
+    FoundObject,
+    FoundStream,
+    TopicFile,
+    describe,
+    find_streams,
+    in_order,
+    read_trailer,
+    record_of,
+)
+from icestream.storage.facade import open_store
+from icestream.storage.record import TopicRecord
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class CloudBacklog(TopicBacklog):
+    """What the objects of a topic hold."""
+
+    objects: tuple[ObjectDescriptor, ...] = ()
+    schemas: dict[int, str] = field(default_factory=dict)
+
+
+class Described(NamedTuple):
+    """What an object says of itself, and of its topic when it was made."""
+
+    record: TopicRecord
+    descriptor: ObjectDescriptor
+
+
+class KnownStream(NamedTuple):
+    """Objects by key and offset, which do not change, and the topic's record when they were last others than before."""
+
+    objects: dict[str, Described]
+    record: TopicRecord | None = None
+
+
+class CloudStreams:
+    """Not thread-safe."""
+
+    def __init__(self, settings: Settings, store: ObjectStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._known: dict[str, KnownStream] = {}
+        """By their ids, those that the last look has found."""
+
+    def find(self, pattern: str, *, anew: bool = False) -> list[CloudBacklog]:
+        """The topics whose names match, each with what its objects hold.
+
+        A topic's record is read again when its objects are others than before, or where `anew` asks for it.
+        """
+        if anew:
+            self._known = {stream_id: KnownStream(known.objects) for stream_id, known in self._known.items()}
+        if self._has_metadata():
+            try:
+                with open_store(self._settings) as metadata:
+                    return list(self._recorded(metadata, pattern))
+            except UnavailableError as error:
+                _log.warning("the metadata store is away: looking into the object store", error=str(error))
+        return self._listed(pattern)
+
+    def _has_metadata(self) -> bool:
+        """Whether there is a store that others have written: a file that is missing would be made, empty."""
+        metadata = self._settings.metadata
+        if metadata.in_memory:
+            return False
+        return bool(metadata.etcd_endpoint) or (metadata.sqlite_path is not None and metadata.sqlite_path.exists())
+
+    def _recorded(self, metadata: MetadataStore, pattern: str) -> Iterator[CloudBacklog]:
+        for entry in _records(metadata, pattern):
+            record = TopicRecord.from_bytes(entry.value)
+            if record.deleting or not record.has_table or not fnmatchcase(record.topic, pattern):
+                continue
+            registry = MetadataRegistry(metadata, record.name, record.stream_id)
+            head, objects = registry.head(), registry.objects()
+            if head is not None and objects:
+                yield _backlog(record, max(head.epoch, record.epoch), objects)
+
+    def _listed(self, pattern: str) -> list[CloudBacklog]:
+        """Of several streams of one name the newest counts: the others are of topics that were deleted."""
+        newest: dict[TopicName, CloudBacklog] = {}
+        ages: dict[TopicName, int] = {}
+        streams = find_streams(self._store, topic_prefix(TopicName.parse(pattern)) if _is_name(pattern) else "")
+        for stream in streams:
+            if not fnmatchcase(str(stream.topic), pattern):
+                continue
+            known = self._known[stream.stream_id] = self._look_at(stream)
+            record = known.record
+            if record is None:
+                continue
+            objects = [one.descriptor for one in known.objects.values()]
+            epoch = max(record.epoch, *(one.epoch for one in objects))
+            if record.has_table and record.created_us >= ages.get(stream.topic, 0):
+                newest[stream.topic], ages[stream.topic] = _backlog(record, epoch, objects), record.created_us
+        if not _is_name(pattern):
+            for gone in self._known.keys() - {stream.stream_id for stream in streams}:
+                del self._known[gone]
+        return list(newest.values())
+
+    def _look_at(self, stream: FoundStream) -> KnownStream:
+        known = self._known.get(stream.stream_id, KnownStream({}))
+        found = {one.key: known.objects.get(one.key) or self._look_into(one) for one in in_order(stream.objects)}
+        objects = {key: one for key, one in found.items() if one is not None}
+        if not objects or (known.record is not None and objects.keys() == known.objects.keys()):
+            return KnownStream(objects, known.record if objects else None)
+        file = TopicFile.read(self._store, stream.topic, stream.stream_id) if stream.has_file else None
+        return KnownStream(objects, file.record if file is not None else list(objects.values())[-1].record)
+
+    def _look_into(self, found: FoundObject) -> Described | None:
+        try:
+            trailer = read_trailer(self._store, found.key, found.size)
+            return Described(record_of(trailer.record), describe(found, trailer))
+        except (DamagedError, ObjectNotFoundError) as error:
+            _log.warning("a cloud object cannot be used", error=str(error))
+            return None
+
+
+def _records(metadata: MetadataStore, pattern: str) -> Iterable[Entry]:
+    if not _is_name(pattern):
+        return scan(metadata, keys.topics())
+    entry = metadata.get(keys.topic(TopicName.parse(pattern)))
+    return [entry] if entry is not None else []
+
+
+def _is_name(pattern: str) -> bool:
+    return not set(pattern) & set("*?[")
+
+
+def _backlog(record: TopicRecord, epoch: int, objects: list[ObjectDescriptor]) -> CloudBacklog:
+    return CloudBacklog(
+        topic=record.name,
+        stream_id=record.stream_id,
+        epoch=epoch,
+        schema=record.schema,
+        partition_by=record.partition_by,
+        sort_by=record.sort_by,
+        start_offset=objects[0].first_offset,
+        durable_end=objects[-1].end_offset,
+        nbytes=sum(one.data_bytes for one in objects),
+        objects=tuple(objects),
+        schemas=record.schemas(),
+    )

@@ -1,0 +1,1 @@
+"""Spark: its session, its Java, its jars and its workers."""

@@ -1,0 +1,173 @@
+"""The task: a range of a topic, fetched from the broker or from cloud objects, becomes data files.
+
+Runs in Spark's Python workers. What goes in is small (a topic, ranges, where to fetch, how to write), and so is what
+comes out (descriptions of files). The messages stream into Parquet as Arrow batches, a row group at a time, and never
+pass through the JVM.
+
+An error concerns one range and is part of the result, so that it cannot fail the job of all others; only a worker that
+dies does that, and Spark tries its task again. Files of a range that failed, or of a task that died, are named by no
+one: they are left for the clean-up of orphans or, in a Parquet copy, for the driver, which is told of it.
+
+Where messages go to two tables they are fetched and decoded once, and each table gets those that it does not have.
+
+Messages that a repair of the log gave up (`lost`) have no row in the table. The range is written without them, and the
+committed offset passes over them: the table then has the same gap, for good, that every reader of the log is told of,
+and its properties say where.
+"""
+
+import pickle
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from icestream.model.errors import DamagedError, IcestreamError
+from icestream.model.messages import slice_from
+from icestream.model.names import TopicName
+from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.pipeline.crash import crash_at_offset, crash_point
+from icestream.pipeline.fetch import Fetch
+from icestream.table import TableWriter, WrittenFile
+from icestream.table.writer import write_together
+
+WRITE_OPERATION = "write table"
+WORKER_OPERATION = "run task"
+_LACKS = (MemoryError, ImportError, OSError)
+"""What a worker raises that does not have what it needs, whatever the messages are."""
+_MAX_TRACE = 2000
+
+
+@dataclass(frozen=True)
+class Work:
+    """The ranges of one topic that a task writes, in offset order."""
+
+    fetch: Fetch
+    topic: TopicName
+    stream_id: str
+    targets: tuple[tuple[TableWriter, int], ...]
+    """How to write each of the tables, and the offset that its messages begin at: it has those before."""
+    max_memory_bytes: int
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def with_ranges(self, ranges: Iterable[tuple[int, int]]) -> "Work":
+        wanted = tuple(ranges)
+        return replace(self, ranges=wanted, fetch=self.fetch.within(wanted))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of one range."""
+
+    topic: TopicName
+    start: int
+    end: int
+    files: tuple[WrittenFile, ...] = ()
+    """Of all tables."""
+    nbytes: int = 0
+    """Arrow bytes of the messages."""
+    lost: int = 0
+    lost_ranges: LostRanges = NOTHING_LOST
+    seconds: float = 0.0
+    error: IcestreamError | None = None
+    again: bool = False
+    """An earlier try was cut short by the end of its worker, and may have left files."""
+
+
+def pack_parcel(works: Iterable[Work]) -> bytes:
+    return pickle.dumps(list(works), pickle.HIGHEST_PROTOCOL)
+
+
+def write_parcels(parcels: Iterable[bytes]) -> Iterator[Written]:
+    """The function that Spark runs on a partition."""
+    task = TaskContext.get()
+    again = task is not None and task.attemptNumber() > 0
+    for parcel in parcels:
+        for work in pickle.loads(parcel):  # noqa: S301 - the driver's own, over Spark's authenticated connection
+            yield from (replace(written, again=again) for written in write_topic(work))
+
+
+def write_topic(work: Work) -> Iterator[Written]:
+    """Write one range after the other; behind one that fails the others cannot be committed, so they are left."""
+    for start, end in work.ranges:
+        written = _attempt(work, start, end)
+        yield written
+        if written.error is not None:
+            return
+
+
+def _attempt(work: Work, start: int, end: int) -> Written:
+    began = perf_counter()
+    try:
+        return _write_range(work, start, end, began)
+    except IcestreamError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this range alone
+        failure = IcestreamError(
+            f"{type(error).__name__}: {error}",
+            operation=WORKER_OPERATION if isinstance(error, _LACKS) else WRITE_OPERATION,
+            place=f"{work.topic} {start} to {end}",
+            retryable=True,
+            details={"trace": traceback.format_exc()[-_MAX_TRACE:]},
+        )
+    return Written(work.topic, start, end, seconds=perf_counter() - began, error=failure)
+
+
+def _write_range(work: Work, start: int, end: int, began: float) -> Written:
+    crash_point("before-write")
+    reader = work.fetch.read(work.topic, work.stream_id, start, end)
+    size = _Size()
+    files = _write_files(work, size.of(reader.batches()))
+    if reader.next_offset != end:
+        raise _incomplete(work, start, end, f"messages came up to {reader.next_offset}")
+    for (_, begins), own in zip(work.targets, files, strict=True):
+        count = sum(file.message_count for file in own)
+        wanted = end - start - reader.lost
+        if begins > start:
+            wanted = sum(last - first for first, last in reader.lost_ranges.others(begins, end))
+        if count != wanted:
+            raise _incomplete(work, start, end, f"{count} messages were written, of {wanted} that are not lost")
+    crash_point("after-write")
+    return Written(
+        work.topic,
+        start,
+        end,
+        files=tuple(file for own in files for file in own),
+        nbytes=size.nbytes,
+        lost=reader.lost,
+        lost_ranges=reader.lost_ranges,
+        seconds=perf_counter() - began,
+    )
+
+
+def _write_files(work: Work, batches: Iterator[pa.RecordBatch]) -> list[list[WrittenFile]]:
+    """The files of each target."""
+    if len(work.targets) == 1:
+        writer, first_offset = work.targets[0]
+        rows = (slice_from(batch, first_offset) for batch in batches)
+        return [writer.write(rows, max_memory_bytes=work.max_memory_bytes)]
+    return write_together(work.targets, batches, max_memory_bytes=work.max_memory_bytes)
+
+
+def _incomplete(work: Work, start: int, end: int, problem: str) -> DamagedError:
+    return DamagedError(
+        problem,
+        operation=WRITE_OPERATION,
+        place=f"{work.topic} {start} to {end}",
+    )
+
+
+class _Size:
+    """Counts the bytes of batches on their way."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.nbytes += batch.nbytes
+            crash_at_offset(batch)
+            yield batch
+            crash_point("mid-write")

@@ -1,0 +1,1 @@
+"""The native door: Arrow Flight, as `docs/protocol.md` describes it."""

@@ -1,0 +1,339 @@
+"""One DoPut stream: batches and lone messages come in, an answer goes out for each.
+
+The thread that receives a batch which the client waits for makes it durable and answers it, if nobody else is busy with
+the topic's log: no hand-over. Else it goes back to reading, and whoever commits the batch answers it. An answer to a
+client that does not read its answers could hold that thread up, so a stream with many answers that were perhaps not
+read passes them through a queue with a thread of its own; when too many wait there, no more batches are taken from it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from time import perf_counter
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import structlog
+from msgspec import Meta, Struct
+
+from icestream.model.callers import Caller
+from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.model.lone_message import SingleMessage
+from icestream.protocol.publish import split_lone_message
+from icestream.storage import AckLevel, IcebergStorage, Part, Topic
+from icestream.wal import Append
+
+_OPERATION = "publish"
+_MAX_WAITING_ANSWERS = 1000
+_GONE_CHECK_SECONDS = 1.0
+_MAX_UNSEEN_ANSWERS = 64
+"""So many answers fit into the buffers between broker and client, even if nobody reads them."""
+_log = structlog.get_logger(__name__)
+
+
+class PublishMetrics(Protocol):
+    def published(self, messages: int, nbytes: int, seconds: float) -> None: ...
+
+    def refused(self, code: str) -> None: ...
+
+    def duplicate(self) -> None: ...
+
+
+class MetadataWriter(Protocol):
+    def write(self, buffer: Any) -> None: ...
+
+
+Session = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""Which of the producers that were opened under a name sends this; 0 for those that need not be told apart."""
+
+
+class RequestPart(Struct, forbid_unknown_fields=True):
+    """What one producer sent of a batch that several share."""
+
+    count: int
+    id: int
+    producer: str = ""
+    sequence: int | None = None
+    session: Session = 0
+    nbytes: int | None = None
+
+
+class PublishRequest(Struct, forbid_unknown_fields=True):
+    """The application metadata of a batch."""
+
+    topic: str
+    producer: str = ""
+    sequence: int | None = None
+    session: Session = 0
+    ack: str | None = None
+    more: bool = False
+    id: int | None = None
+    seen: int = 0
+    parts: list[RequestPart] | None = None
+
+
+class Confirmation(Struct, omit_defaults=True):
+    id: int
+    base_offset: int
+    count: int
+    publish_time_us: int
+    duplicate: bool = False
+    snapshot_id: int | None = None
+
+
+_decode = msgspec.json.Decoder(PublishRequest).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def parse_request(metadata: Any) -> PublishRequest:
+    try:
+        request = _decode(metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            str(error),
+            operation=_OPERATION,
+            remedy=f"the application metadata is a JSON object of {', '.join(PublishRequest.__struct_fields__)}",
+        ) from error
+    for sent in request.parts or (request,):
+        if sent.producer and sent.sequence is None:
+            raise InvalidRequestError(
+                "a named producer must number its batches: sequence is missing", operation=_OPERATION
+            )
+    return request
+
+
+class PublishStream:
+    def __init__(
+        self, storage: IcebergStorage, writer: MetadataWriter, metrics: PublishMetrics, caller: Caller
+    ) -> None:
+        self._storage = storage
+        self._caller = caller
+        self._metrics = metrics
+        self._answers = Answers(writer)
+        self._received = 0
+        self._seen = 0
+
+    def receive(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
+        """Publish a batch, or the message in the metadata; what goes wrong with it is its answer, the stream stays."""
+        number = self._received
+        self._received += 1
+        self._answers.expect(through_queue=number - self._seen > _MAX_UNSEEN_ANSWERS)
+        request: PublishRequest | None = None
+        try:
+            if batch is None:
+                text, body = split_lone_message(metadata)
+                batch, request = SingleMessage(bytes(body)), parse_request(text)
+            else:
+                request = parse_request(metadata)
+            self._seen = request.seen
+            number = number if request.id is None else request.id
+            if request.parts is None:
+                self._publish(request, number, batch)
+            else:
+                self._publish_parts(request, request.parts, batch)
+        except IcestreamError as error:
+            if request is not None and request.parts:
+                self._refuse_parts(request.parts, error)
+            else:
+                self._refuse(number, error)
+
+    def finish(self, is_gone: Callable[[], bool]) -> None:
+        """Called when the client sends no more: returns once everything is answered, or the client is gone."""
+        self._answers.finish(is_gone)
+
+    def _topic(self, request: PublishRequest) -> Topic:
+        name = self._caller.check_topic(request.topic, operation=_OPERATION)
+        return self._storage.topic(name, create=True)
+
+    def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch | SingleMessage) -> None:
+        started, count = perf_counter(), batch.num_rows
+        topic = self._topic(request)
+        level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
+
+        in_table = level is AckLevel.TABLE
+
+        def answer(append: Append) -> None:
+            if append.error is None:
+                snapshot_id = topic.committed.snapshot_id if in_table else None
+                self._answers.send(_confirmation(number, append, count, snapshot_id))
+                # Counted once the producer has its answer, which it waits for.
+                self._count(append, count, started)
+            else:
+                self._refuse(number, append.error)
+
+        if in_table:  # many are answered at once, by the thread that all topics share
+            self._answers.use_queue()
+        self._storage.publish(
+            topic,
+            batch,
+            producer=request.producer,
+            sequence=request.sequence or 0,
+            session=request.session,
+            level=level,
+            answer=answer,
+            inline=not request.more and level is not AckLevel.MEMORY,
+        )
+
+    def _publish_parts(
+        self, request: PublishRequest, parts: list[RequestPart], batch: pa.RecordBatch | SingleMessage
+    ) -> None:
+        """What several producers sent together is committed together, and answered by one message."""
+        shares = _bodies(parts, batch.body) if isinstance(batch, SingleMessage) else _slices(parts, batch)
+        started = perf_counter()
+        topic = self._topic(request)
+        level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
+        in_table = level is AckLevel.TABLE
+        if in_table:
+            self._answers.use_queue()
+        together = _Together(len(parts), self._answers.send)
+
+        def answer(part: RequestPart, append: Append) -> None:
+            if append.error is None:
+                snapshot_id = topic.committed.snapshot_id if in_table else None
+                together.add(_confirmation(part.id, append, part.count, snapshot_id))
+                self._count(append, part.count, started)
+            else:
+                self._metrics.refused(append.error.code)
+                together.add({"id": part.id, "error": append.error.to_dict()})
+
+        published = [
+            Part(share, part.producer, part.sequence or 0, part.session, partial(answer, part))
+            for part, share in zip(parts, shares, strict=True)
+        ]
+        self._storage.publish_all(topic, published, level=level, inline=not request.more)
+
+    def _count(self, append: Append, count: int, started: float) -> None:
+        self._metrics.published(count, append.nbytes, perf_counter() - started)
+        if append.duplicate:
+            self._metrics.duplicate()
+
+    def _refuse_parts(self, parts: list[RequestPart], error: IcestreamError) -> None:
+        """Refuse what several producers sent together, before any of it was taken."""
+        for _ in parts:
+            self._metrics.refused(error.code)
+        self._answers.send({"answers": [{"id": part.id, "error": error.to_dict()} for part in parts]})
+
+    def _refuse(self, number: int, error: IcestreamError) -> None:
+        self._metrics.refused(error.code)
+        self._answers.send({"id": number, "error": error.to_dict()})
+
+
+def _slices(parts: list[RequestPart], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    if not parts or min(part.count for part in parts) < 1 or sum(part.count for part in parts) != batch.num_rows:
+        raise InvalidRequestError(
+            f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION
+        )
+    ends = accumulate(part.count for part in parts)
+    return [batch.slice(end - part.count, part.count) for part, end in zip(parts, ends, strict=True)]
+
+
+def _bodies(parts: list[RequestPart], bodies: bytes) -> list[SingleMessage]:
+    sizes = [part.nbytes if part.nbytes is not None and part.count == 1 else -1 for part in parts]
+    if not sizes or min(sizes) < 0 or sum(sizes) != len(bodies):
+        raise InvalidRequestError(f"the parts do not make up {len(bodies)} bytes, a message each", operation=_OPERATION)
+    ends = accumulate(sizes)
+    return [SingleMessage(bodies[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+class _Together:
+    """Collects the answers to what came together, and sends them as one message."""
+
+    def __init__(self, count: int, send: Callable[[Any], None]) -> None:
+        self._lock = threading.Lock()
+        self._missing = count
+        self._send = send
+        self._answers: list[Any] = []
+
+    def add(self, answer: Any) -> None:
+        with self._lock:
+            self._answers.append(answer)
+            self._missing -= 1
+            if self._missing:
+                return
+        self._send({"answers": self._answers})
+
+
+def _confirmation(number: int, append: Append, count: int, snapshot_id: int | None) -> Confirmation:
+    return Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
+
+
+class Answers:
+    """Writes answers as they come: directly, or through a queue once the client may have left many unread."""
+
+    def __init__(self, writer: MetadataWriter) -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._queue: deque[Any] = deque()
+        self._expected = 0
+        self._finishing = False
+        self._broken = False
+        self._thread: threading.Thread | None = None
+
+    def expect(self, *, through_queue: bool) -> None:
+        """An answer will be sent, by whichever thread. Waits while too many were not read."""
+        if through_queue:
+            self.use_queue()
+        with self._lock:
+            if self._queue:
+                self._changed.wait_for(lambda: self._broken or len(self._queue) < _MAX_WAITING_ANSWERS)
+            self._expected += 1
+
+    def use_queue(self) -> None:
+        """Have a thread of its own write the answers from now on."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+                self._thread.start()
+
+    def send(self, answer: Any) -> None:
+        with self._lock:
+            self._expected -= 1
+            if self._broken:
+                self._changed.notify_all()
+                return
+            if self._thread is None:
+                self._write(answer)
+            else:
+                self._queue.append(answer)
+            if self._finishing or self._thread is not None:
+                self._changed.notify_all()
+
+    def finish(self, is_gone: Callable[[], bool]) -> None:
+        with self._lock:
+            self._finishing = True
+            self._changed.notify_all()
+            while self._expected and not is_gone():
+                self._changed.wait(_GONE_CHECK_SECONDS)
+            if self._expected:
+                # Nobody is there to read the answers that are still to come, perhaps much later: from the table.
+                self._broken = True
+                self._queue.clear()
+                self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._changed.wait_for(
+                    lambda: self._queue or (self._finishing and (self._broken or not self._expected))
+                )
+                if not self._queue:
+                    return
+                answers, self._queue = self._queue, deque()
+                self._changed.notify_all()
+            for answer in answers:
+                self._write(answer)
+
+    def _write(self, answer: Any) -> None:
+        if self._broken:
+            return
+        try:
+            self._writer.write(pa.py_buffer(_encode(answer)))
+        except (pa.ArrowException, OSError) as error:
+            self._broken = True  # the client is gone; it will send again what was not answered, and be recognised
+            _log.debug("an answer could not be delivered", error=str(error))

@@ -1,0 +1,293 @@
+"""One DoExchange stream: a consumer of a subscription. Batches go out; acknowledgements and credit come in.
+
+The thread of the call reads what the consumer sends, a second one delivers. Flight cannot break off a read, and the
+call must not return while either thread uses its stream. So when the broker has to end it (it is stopping, the topic or
+the subscription was deleted, the consumer was silent for too long) it gives up the session at once, tells the client
+`{"error": …}`, and the client ends its side; the call then ends with that error as its status.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from secrets import token_hex
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import structlog
+from msgspec import Meta, Struct
+from pyarrow import flight
+
+from icestream.model.callers import Caller
+from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, UnavailableError
+from icestream.model.names import check_producer
+from icestream.server.metrics import BrokerMetrics
+from icestream.server.requests import MAX_REQUEST_BYTES, parse_object, take
+from icestream.server.subscription_requests import OPENING, open_subscription
+from icestream.storage import IcebergStorage
+from icestream.subscription import ConsumerSession
+
+# --------------------
+# Flushes that a consumer asks for, beside its stream: a slow metadata store does not hold up its signs of life.
+
+
+class Flushes:
+    """One thread at most, and only while a flush is wanted. The answer to one is the answer to all before it."""
+
+    def __init__(self, flush: Callable[[], None], tell: Callable[[dict[str, Any]], None]) -> None:
+        self._flush = flush
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._wanted: int | None = None
+        self._thread: threading.Thread | None = None
+
+    def want(self, number: int) -> None:
+        """Flush what is applied by now, and tell when it is stored, or why it is not."""
+        with self._lock:
+            self._wanted = number
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
+                self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the one that is under way."""
+        with self._lock:
+            thread = self._thread
+            self._wanted = None
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                number, self._wanted = self._wanted, None
+                if number is None:
+                    self._thread = None
+                    return
+            try:
+                self._flush()
+                self._tell({"flushed": number})
+            except IcestreamError as error:
+                self._tell({"flushed": number, "failure": error.to_dict()})
+
+
+_OPERATION = "subscribe"
+_FIELDS = OPENING | {"consumer", "instance", "create", "max_messages", "max_bytes"}
+_MAX_MESSAGES = 10_000
+_MAX_BYTES = 8 << 20
+_GONE = (flight.FlightError, pa.ArrowException, OSError)
+"""What a write raises when the client is no longer there."""
+_log = structlog.get_logger(__name__)
+
+_Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
+_Ranges: TypeAlias = list[tuple[_Number, _Number]]
+
+
+class Control(Struct, forbid_unknown_fields=True):
+    """What a consumer says after its first message; the parts of one message count in this order."""
+
+    ack: _Ranges = []
+    ack_cumulative: _Number | None = None
+    nack: _Ranges = []
+    delay_ms: _Number | None = None
+    grant: tuple[_Number, _Number] | None = None
+    ping: int | None = None
+    flush: int | None = None
+
+
+_decode = msgspec.json.Decoder(Control).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class SubscribeStreams:
+    """The streams that are open, so that they can be ended."""
+
+    def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics) -> None:
+        self._storage = storage
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._open: dict[object, SubscribeStream] = {}
+        self._stopping = False
+
+    def serve(self, reader: Any, writer: Any, caller: Caller) -> None:
+        """One stream, from its first message to its end."""
+        messages = _messages(reader)
+        first = next(messages, None)
+        if first is None:
+            return
+        fields = parse_object(first, operation=_OPERATION, allowed=_FIELDS)
+        caller.check_topic(take(fields, "topic", str, operation=_OPERATION, required=True), operation=_OPERATION)
+        instance: object = take(fields, "instance", str, operation=_OPERATION) or object()
+        key = (caller, instance)  # nobody ends another's stream by its name
+        with self._lock:
+            earlier = self._open.get(key)
+        if earlier is not None:  # the same client on a new connection: the broker did not see the old one break
+            earlier.stop(ClosedError("the consumer has connected again", operation=_OPERATION))
+        stream = SubscribeStream(self._storage, self._metrics, fields, writer, caller)
+        with self._lock:
+            self._open[key] = stream
+            stopping = self._stopping
+        try:
+            if stopping:
+                raise _stopping()
+            stream.run(messages)
+        finally:
+            stream.close()
+            with self._lock:
+                if self._open.get(key) is stream:
+                    del self._open[key]
+
+    def stop(self) -> None:
+        """Have all streams end."""
+        with self._lock:
+            self._stopping = True
+            streams = list(self._open.values())
+        for stream in streams:
+            stream.stop(_stopping())
+
+
+class SubscribeStream:
+    def __init__(
+        self, storage: IcebergStorage, metrics: BrokerMetrics, fields: dict[str, Any], writer: Any, caller: Caller
+    ) -> None:
+        def number(name: str, default: int) -> int:
+            value: int = take(fields, name, int, operation=_OPERATION, default=default)
+            if value < 1:
+                raise InvalidRequestError(f"{name} is 1 or more, not {value}", operation=_OPERATION)
+            return value
+
+        self._metrics = metrics
+        self._writer = writer
+        self._flushes = Flushes(storage.subscriptions.flush, self._tell)
+        self._write_lock = threading.Lock()
+        self._failure: IcestreamError | None = None
+        self._ending = False
+        limits = {"max_messages": number("max_messages", _MAX_MESSAGES), "max_bytes": number("max_bytes", _MAX_BYTES)}
+        consumer = take(fields, "consumer", str, operation=_OPERATION) or f"consumer-{token_hex(6)}"
+        check_producer(consumer)
+        create = take(fields, "create", bool, operation=_OPERATION, default=True)
+        self._subscription = open_subscription(storage, fields, caller, _OPERATION, create=create)
+        self._session: ConsumerSession = self._subscription.connect(consumer, **limits)
+        self._accepted = {
+            "topic": str(self._subscription.topic),
+            "subscription": self._subscription.name,
+            "type": self._subscription.options.type.value,
+            "consumer": consumer,
+            "session_timeout_ms": storage.settings.subscriptions.session_timeout_ms,
+        }
+
+    def run(self, messages: Iterator[bytes]) -> None:
+        """Returns, or raises what the client is to be told, when both sides have ended."""
+        self._writer.begin(self._session.schema)
+        self._tell({"subscribed": self._accepted})
+        delivering = threading.Thread(target=self._deliver, name="deliver", daemon=True)
+        delivering.start()
+        try:
+            for message in messages:
+                self._apply(_parse(message))
+        finally:
+            self.close()
+            delivering.join()
+            self._flushes.finish()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self, reason: IcestreamError) -> None:
+        """Have it end with an error, from any thread."""
+        self._failure = self._failure or reason
+        self._session.close()
+
+    def close(self) -> None:
+        """The consumer is gone: what it has goes to others."""
+        self._ending = True
+        self._session.close()
+
+    # ---- what comes in
+
+    def _apply(self, control: Control) -> None:
+        session = self._session
+        try:
+            session.touch()
+            with session.turn:
+                self._apply_to(session, control)
+        except ClosedError:
+            pass  # the delivering thread says why; the client is about to end its side
+
+    def _apply_to(self, session: ConsumerSession, control: Control) -> None:
+        if control.ack:
+            session.ack(control.ack)
+        if control.ack_cumulative is not None:
+            session.ack_cumulative(control.ack_cumulative)
+        if control.nack:
+            session.nack(control.nack, control.delay_ms)
+        if control.grant is not None:
+            session.grant(*control.grant)
+        if control.flush is not None:
+            self._flushes.want(control.flush)
+
+    # ---- what goes out
+
+    def _deliver(self) -> None:
+        try:
+            while True:
+                batch = self._session.receive()
+                if batch is not None:
+                    self._send(batch)
+        except _GONE as error:
+            self._session.close()
+            _log.debug("a consumer is gone", subscription=self._subscription.name, error=str(error))
+        except IcestreamError as error:
+            self._announce(error)
+        except Exception as error:  # noqa: BLE001 - the client is to hear of it
+            _log.exception("a delivery failed", subscription=self._subscription.name)
+            self._announce(IcestreamError(f"internal error: {error!r}", operation=_OPERATION))
+
+    def _announce(self, error: IcestreamError) -> None:
+        """Ask the client to end its side, unless it has done so."""
+        if not self._ending:
+            self.stop(error)
+            self._tell({"error": (self._failure or error).to_dict()})
+
+    def _send(self, batch: pa.RecordBatch) -> None:
+        with self._write_lock:
+            self._writer.write_batch(batch)
+        self._metrics.delivered(batch.num_rows, batch.nbytes)
+
+    def _tell(self, fields: dict[str, Any]) -> None:
+        with self._write_lock, contextlib.suppress(*_GONE):  # a client that is gone is seen by the reading thread
+            self._writer.write_metadata(pa.py_buffer(_encode(fields)))
+
+
+def _messages(reader: Any) -> Iterator[bytes]:
+    """The metadata of what a client sends, until it ends its side, or is gone."""
+    read: Callable[[], Any] = reader.read_chunk
+    while True:
+        try:
+            chunk = read()
+        except StopIteration:
+            return
+        except flight.FlightError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidRequestError(f"the message cannot be decoded: {error}", operation=_OPERATION) from error
+        if chunk.data is not None:
+            raise InvalidRequestError("a consumer sends messages without data", operation=_OPERATION)
+        metadata = chunk.app_metadata
+        if metadata is not None and metadata.size > MAX_REQUEST_BYTES:
+            raise InvalidRequestError(f"a message has at most {MAX_REQUEST_BYTES} bytes", operation=_OPERATION)
+        yield metadata.to_pybytes() if metadata is not None else b""
+
+
+def _parse(message: bytes) -> Control:
+    try:
+        return _decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            str(error),
+            operation=_OPERATION,
+            remedy=f"a message is a JSON object of {', '.join(Control.__struct_fields__)}",
+        ) from error
+
+
+def _stopping() -> UnavailableError:
+    return UnavailableError("the broker is stopping", operation=_OPERATION, remedy="connect again")

@@ -1,0 +1,178 @@
+"""What lies in the object store, found without any other record: by listing names and reading objects' trailers."""
+
+import json
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from icestream.cloud import (
+    FOOTER_BYTES,
+    Head,
+    ObjectDescriptor,
+    ObjectMap,
+    ObjectStore,
+    Trailer,
+    decode_trailer,
+    footer_data_bytes,
+    inline_index,
+)
+from icestream.cloud.object import TOPIC_FILE, ObjectName, topic_key
+from icestream.cloud.reader import CloudReader, ReadPool
+from icestream.cloud.registry import Given
+from icestream.model.errors import DamagedError, ObjectNotFoundError
+from icestream.model.names import TopicName
+from icestream.storage.record import TopicRecord
+
+READERS = 8
+"""Objects that are read at the same time."""
+_KEY_PARTS = 4
+_FIRST_READ_BYTES = 64 * 1024
+"""Most trailers are shorter, and read with their footer."""
+_log = structlog.get_logger(__name__)
+
+
+class FoundObject(NamedTuple):
+    key: str
+    name: ObjectName
+    size: int
+
+
+@dataclass
+class FoundStream:
+    """One stream of a topic: the objects that are named so, and the topic's file if there is one."""
+
+    topic: TopicName
+    stream_id: str
+    objects: list[FoundObject] = field(default_factory=list)
+    has_file: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        return max((found.name.end_offset for found in self.objects), default=0)
+
+    @property
+    def epoch(self) -> int:
+        return max((found.name.epoch for found in self.objects), default=0)
+
+
+class TopicFile(NamedTuple):
+    """What `topic.json` says."""
+
+    record: TopicRecord
+    head: Head
+
+    @classmethod
+    def read(cls, store: ObjectStore, topic: TopicName, stream_id: str) -> "TopicFile | None":
+        """None where there is none, or one that says nothing."""
+        key = topic_key(topic, stream_id)
+        info = store.stat(key)
+        if info is None:
+            return None
+        try:
+            fields: dict[str, Any] = json.loads(store.read(key, 0, info.size))
+            return cls(record_of(fields["record"]), Head.from_fields(fields["head"]))
+        except (ObjectNotFoundError, DamagedError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, store: ObjectStore) -> None:
+        fields = {"record": asdict(self.record), "head": asdict(self.head)}
+        data = json.dumps(fields, separators=(",", ":")).encode()
+        store.put(topic_key(self.record.name, self.head.stream_id), data)
+
+
+def record_of(fields: dict[str, Any]) -> TopicRecord:
+    return TopicRecord.from_bytes(json.dumps(fields).encode())
+
+
+def find_streams(store: ObjectStore, prefix: str = "") -> list[FoundStream]:
+    """All streams below a prefix, by topic; what has other names than ours is passed over."""
+    streams: dict[tuple[TopicName, str], FoundStream] = {}
+    for info in store.list(prefix):
+        parts = info.key.split("/")
+        name = ObjectName.parse(info.key)
+        if len(parts) != _KEY_PARTS or (name is None and parts[3] != TOPIC_FILE):
+            continue
+        topic = TopicName(parts[0], parts[1])
+        stream = streams.setdefault((topic, parts[2]), FoundStream(topic, parts[2]))
+        if name is None:
+            stream.has_file = True
+        else:
+            stream.objects.append(FoundObject(info.key, name, info.size))
+    return [streams[key] for key in sorted(streams)]
+
+
+def in_order(objects: Iterable[FoundObject], *, after: int = 0) -> list[FoundObject]:
+    """One object for each offset, from `after` on; where one is missing there is a gap.
+
+    An owner's objects end where its successor's begin: what an owner of the past has made beyond, nobody has read. Of
+    several objects of one owner that begin alike, left by tries that failed, those that lead farthest are taken.
+    """
+    listed = list(objects)
+    begins: dict[int, int] = {}
+    for _, name, _ in listed:
+        begins[name.epoch] = min(name.first_offset, begins.get(name.epoch, name.first_offset))
+    ways: dict[int, list[FoundObject]] = {}
+    for found in listed:
+        first, end, epoch = found.name
+        if first >= after and all(end <= begin for other, begin in begins.items() if other > epoch):
+            ways.setdefault(first, []).append(found)
+    best: dict[int, tuple[int, FoundObject]] = {}
+    for first in sorted(ways, reverse=True):
+        reaches = [(best[end][0] if (end := one.name.end_offset) in best else end, one) for one in ways[first]]
+        best[first] = max(reaches, key=lambda reach: (reach[0], reach[1].name.epoch))
+    chosen: list[FoundObject] = []
+    for first in sorted(best):
+        if not chosen or first >= chosen[-1].name.end_offset:
+            chosen.append(best[first][1])
+    return chosen
+
+
+def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
+    """The end of an object of which nothing but name and size is known."""
+    length = min(size, _FIRST_READ_BYTES)
+    data = store.read(key, size - length, length)
+    begin = footer_data_bytes(data[-FOOTER_BYTES:])
+    if begin is None or not 0 <= begin <= size - FOOTER_BYTES:
+        raise DamagedError("the object has no sound footer", operation="read cloud object", place=key)
+    if size - begin > length:
+        data = store.read(key, begin, size - begin)
+    return decode_trailer(data[begin - size :], key)
+
+
+def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
+    """The description of an object, from the object alone; raises where its name tells another story."""
+    descriptor = trailer.descriptor
+    said = ObjectName(descriptor.first_offset, descriptor.end_offset, descriptor.epoch)
+    if said != found.name:
+        raise DamagedError("the object has another name than it should", operation="read cloud object", place=found.key)
+    return replace(descriptor, key=found.key, size=found.size, index=inline_index(trailer.index))
+
+
+def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator[tuple[ObjectDescriptor, Trailer]]:
+    """The descriptions of objects, in their order, several read at a time; what is damaged is left out and told of."""
+
+    def read(found: FoundObject) -> tuple[ObjectDescriptor, Trailer] | None:
+        try:
+            trailer = read_trailer(store, found.key, found.size)
+            return describe(found, trailer), trailer
+        except (DamagedError, ObjectNotFoundError) as error:
+            _log.error("an object cannot be used", key=found.key, error=str(error))
+            return None
+
+    with ThreadPoolExecutor(READERS) as pool:
+        yield from (described for described in pool.map(read, objects) if described is not None)
+
+
+def check_frames(store: ObjectStore, descriptor: ObjectDescriptor) -> None:
+    """Read an object through; raises `DamagedError` where any of its frames is not what was written."""
+    pool = ReadPool()
+    reader = CloudReader(ObjectMap(Given([descriptor])), store, descriptor.first_offset, pool=pool)
+    try:
+        while reader.read():
+            pass
+    finally:
+        reader.close()
+        pool.close()

@@ -1,0 +1,532 @@
+"""One topic's uploads: when the next one is due, how the last ones went, how far the cloud is behind."""
+
+import contextlib
+import heapq
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import structlog
+
+from icestream.cloud import Head
+from icestream.cloud.object_writer import ObjectMaker
+from icestream.cloud.uploader import Uploader
+from icestream.config import UploaderSettings
+from icestream.model.clock import Clock, now_us
+from icestream.model.errors import (
+    ClosedError,
+    DamagedError,
+    DeadlineError,
+    IcestreamError,
+    StaleEpochError,
+    UnavailableError,
+)
+from icestream.storage.cloud.log_source import LogNotes, LogSource
+from icestream.storage.cloud.reservation import Reservation
+from icestream.storage.record import TopicRecord
+from icestream.wal import Log, LogState, time_at_offset
+
+if TYPE_CHECKING:
+    from icestream.storage.cloud.topic_cloud import TopicCloud
+
+_MB = 1_000_000
+_FIRST_PAUSE_SECONDS = 0.5
+_MAX_PAUSE_SECONDS = 60.0
+_NEVER = 1 << 62
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class UploadStatus:
+    """Figures of a topic's uploads."""
+
+    state: str
+    """`ok`; `failing`, and tried again; `stopped`, for good: another broker owns the topic, or its log is damaged."""
+    uploaded_end: int
+    objects: int
+    object_bytes: int
+    """Of the objects that are in the cloud now."""
+    uploads: int
+    uploaded_bytes: int
+    """With `uploads`: since the broker started."""
+    failures: int
+    """Since the broker started."""
+    last_upload_us: int | None
+    last_error: str | None
+    """None once an upload went well again."""
+    lag_messages: int
+    lag_bytes: int
+    lag_seconds: float | None
+    """Age of the oldest durable message that is not uploaded; None where the log cannot tell."""
+
+
+class TopicUploads:
+    """Cycles come one at a time, from the threads of `Uploading`; the rest may be called by anyone."""
+
+    def __init__(
+        self,
+        cloud: "TopicCloud",
+        log: Log,
+        record: TopicRecord,
+        settings: UploaderSettings,
+        schedule: Callable[["TopicUploads", float], None],
+        clock: Clock = now_us,
+    ) -> None:
+        self.cloud = cloud
+        self.log = log
+        self.reservation = Reservation(cloud, log, record, clock)
+        self._schedule = schedule
+        self._interval_seconds = settings.interval_seconds
+        self._max_bytes = settings.max_object_mb * _MB if settings.max_object_mb is not None else None
+        self._clock = clock
+        self._cancelled = threading.Event()
+        self._uploader = Uploader(
+            ObjectMaker(
+                cloud.topic,
+                cloud.stream_id,
+                LogSource(log),
+                cloud.store,
+                record=lambda: asdict(self.reservation.record),
+                cancelled=self._cancelled.is_set,
+                clock=clock,
+            ),
+            cloud.registry,
+            LogNotes(log),
+            cloud.objects,
+            changing=cloud.changing,
+            has_table=record.has_table,
+            max_object_bytes=self._max_bytes,
+            clock=clock,
+        )
+        self._done = threading.Condition()
+        self._idle = True
+        self._segment = log.visible.active.header.number
+        self._full_position = _NEVER
+        self._wanted_end = 0
+        self._failures_in_a_row = 0
+        self._uploads = self._uploaded_bytes = self._failures = 0
+        self._last_upload_us: int | None = None
+        self._error: IcestreamError | None = None
+        self._stopped = False
+        self._head: Head | None = None
+        """The last one that was known; figures need not be newer."""
+        self._reserving = threading.Lock()
+        """Held by who moves the reservation and the log's limit with it."""
+        self._ended = False
+
+    # When
+
+    def begin(self) -> None:
+        """The topic was claimed: ship what an earlier run has left, and follow the log."""
+        self._head = self.cloud.registry.owned
+        self.log.listeners.add(self._committed)
+        self._look_on(monotonic())
+        if not self.reservation.is_written:
+            self._schedule(self, monotonic())
+
+    def end(self) -> None:
+        self.log.listeners.discard(self._committed)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something durable is not uploaded."""
+        return self.cloud.uploaded_end < self.log.durable_end
+
+    def hurry(self) -> None:
+        """Ship what is durable now."""
+        with self._done:
+            self._wanted_end = max(self._wanted_end, self.log.durable_end)
+        self._schedule(self, monotonic())
+
+    def cancel(self) -> None:
+        """Break off the upload that is under way, if there is one."""
+        self._cancelled.set()
+
+    @property
+    def is_over(self) -> bool:
+        return self._cancelled.is_set() or self.log.state is LogState.CLOSED
+
+    def _committed(self) -> None:
+        """By the thread that commits, for every commit: it has to be quick."""
+        visible = self.log.visible
+        if visible.active.header.number != self._segment or visible.active_position >= self._full_position:
+            self._segment, self._full_position = visible.active.header.number, _NEVER
+            self._idle = False
+            self._schedule(self, monotonic())
+        elif self._idle:
+            self._idle = False
+            self._schedule(self, monotonic() + self._interval_seconds)
+
+    def _look_on(self, now: float, *, found_nothing: bool = False) -> None:
+        """After a cycle that went well: go on soon if there is a reason to, else when the interval is over.
+
+        Soon is at once, unless there was nothing to ship: then the reason is new, or there is a fault, and no hurry.
+        """
+        head = self.cloud.registry.owned
+        if head is None:
+            self._schedule(self, now + _FIRST_PAUSE_SECONDS)
+            return
+        self._idle = True  # before looking: a commit that comes meanwhile is not missed
+        visible = self.log.visible
+        in_active = head.file_seq == visible.active.header.number
+        begin = head.byte_pos if in_active else 0
+        self._segment = visible.active.header.number
+        self._full_position = begin + self._max_bytes if self._max_bytes is not None else _NEVER
+        sealed = visible.sealed[-1].footer.end_offset if visible.sealed else 0
+        is_full = visible.active_position >= self._full_position
+        if head.uploaded_end >= visible.end_offset:
+            return
+        self._idle = False
+        hurry = sealed > head.uploaded_end or is_full or self._wanted_end > head.uploaded_end
+        soon = now + _FIRST_PAUSE_SECONDS if found_nothing else now
+        self._schedule(self, soon if hurry else now + self._interval_seconds)
+
+    # Doing it
+
+    def run(self) -> None:
+        """One cycle, and when the next one is due."""
+        if self._stopped or self.is_over:
+            return
+        try:
+            self.reservation.check_owner()
+            if not self.reservation.is_written:
+                self.reservation.write()
+            descriptor = self._uploader.cycle()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the topic is tried again and others go on
+            if not (isinstance(error, ClosedError) and self.is_over):
+                self._failed(error if isinstance(error, IcestreamError) else self._unexpected(error))
+            return
+        with self._done:
+            self._error, self._failures_in_a_row = None, 0
+            if descriptor is not None:
+                self._uploads += 1
+                self._uploaded_bytes += descriptor.size
+                self._last_upload_us = self._clock()
+            self._done.notify_all()
+        self._head = self.cloud.registry.owned or self._head
+        self._look_on(monotonic(), found_nothing=descriptor is None)
+
+    def _failed(self, error: IcestreamError) -> None:
+        stale = isinstance(error, StaleEpochError)
+        stopped = stale or (isinstance(error, DamagedError) and not error.retryable)
+        with self._done:
+            self._failures += 1
+            self._failures_in_a_row += 1
+            self._error, self._stopped = error, stopped
+            self._done.notify_all()
+        topic = str(self.cloud.topic)
+        if stale:
+            self.log.leave_to_others(error.message)
+        if stopped:
+            _log.error("nothing of the topic is uploaded any more", topic=topic, error=str(error))
+            return
+        pause = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(self._failures_in_a_row, 10))
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - so that topics do not all come back at once
+        _log.warning("an upload failed", topic=topic, error=str(error), again_in_seconds=round(pause, 1))
+        self._schedule(self, monotonic() + pause)
+
+    def renew_reservation(self) -> None:
+        """Move it ahead if half of it is used. Raises nothing: it is tried again in a second."""
+        with self._reserving:
+            if self._ended or self._is_stale or not self.reservation.is_used:
+                return
+            try:
+                self.reservation.renew()
+            except StaleEpochError as error:
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - without offsets nothing can be published, so it is tried again
+                _log.warning("offsets could not be reserved", topic=str(self.cloud.topic), error=str(error))
+            else:
+                if self.log.taken_over is not None:  # found out meanwhile
+                    self.log.close_offsets()
+                self._schedule(self, monotonic())
+
+    @property
+    def _is_stale(self) -> bool:
+        return isinstance(self._error, StaleEpochError)
+
+    def use(self, record: TopicRecord) -> None:
+        """The topic's record has changed; the object store is told soon."""
+        self.reservation.use(record)
+        self._schedule(self, monotonic())
+
+    def flush(self, timeout: float | None) -> int:
+        """Ship all that is durable now; the offset below which all is uploaded then.
+
+        Raises what an upload fails with, or `DeadlineError` when the time is up; uploads go on nevertheless.
+        """
+        self.log.sync()
+        target = self.log.durable_end
+        failures = self._failures
+        if self._stopped and self._error is not None:
+            raise self._error
+        if self.cloud.uploaded_end < target:
+            self.hurry()
+            with self._done:
+                self._done.wait_for(lambda: self.cloud.uploaded_end >= target or self._failures > failures, timeout)
+                if self.cloud.uploaded_end < target:
+                    raise self._late(target) if self._failures == failures or self._error is None else self._error
+        return self.cloud.uploaded_end
+
+    def _late(self, target: int) -> DeadlineError:
+        return DeadlineError(
+            f"the topic was not uploaded up to offset {target} in time",
+            operation="flush topic",
+            place=str(self.cloud.topic),
+            remedy="wait for it with a longer timeout, or look at the broker's log",
+        )
+
+    def give_back(self) -> bool:
+        """At the end, with no offset given out any more; False where the metadata store is away.
+
+        Raises nothing: what stays reserved does no harm. So it does where the last change of the head may still come
+        through, and where the reservation is being moved right now by somebody who waits for the metadata store.
+        """
+        if self._is_stale or self.log.state is not LogState.OPEN or self.cloud.registry.owned is None:
+            return True
+        if not self._reserving.acquire(blocking=False):
+            return True
+        try:
+            self._ended = True
+            end = self.log.close_offsets()
+            self.log.sync()
+            self.reservation.give_back(end)
+        except Exception as error:  # noqa: BLE001 - a topic that fails keeps no other from it
+            _log.warning("offsets stay reserved", topic=str(self.cloud.topic), error=str(error))
+            return not isinstance(error, UnavailableError)
+        finally:
+            self._reserving.release()
+        return True
+
+    @property
+    def status(self) -> UploadStatus:
+        head = self._head = self.cloud.registry.owned or self._head
+        uploaded_end = head.uploaded_end if head is not None else 0
+        visible = self.log.visible
+        waiting = max(0, visible.end_offset - uploaded_end)
+        nbytes = 0
+        if waiting and head is not None:
+            ends = [(one.header.number, one.footer.position) for one in visible.sealed]
+            ends.append((visible.active.header.number, visible.active_position))
+            nbytes = sum(
+                end - (head.byte_pos if number == head.file_seq else 0)
+                for number, end in ends
+                if number >= head.file_seq
+            )
+        return UploadStatus(
+            state="stopped" if self._stopped else "failing" if self._error is not None else "ok",
+            uploaded_end=uploaded_end,
+            objects=head.object_count if head is not None else 0,
+            object_bytes=head.object_bytes if head is not None else 0,
+            uploads=self._uploads,
+            uploaded_bytes=self._uploaded_bytes,
+            failures=self._failures,
+            last_upload_us=self._last_upload_us,
+            last_error=str(self._error) if self._error is not None else None,
+            lag_messages=waiting,
+            lag_bytes=nbytes,
+            lag_seconds=self._age_seconds(uploaded_end) if waiting else 0.0,
+        )
+
+    def _age_seconds(self, offset: int) -> float | None:
+        try:
+            return max(0.0, (self._clock() - time_at_offset(self.log, offset)) / 1e6)
+        except IcestreamError:  # not in the log any more, or not readable: other figures say so
+            return None
+
+    def _unexpected(self, error: Exception) -> IcestreamError:
+        return UnavailableError(f"the upload failed: {error!r}", operation="upload", place=str(self.cloud.topic))
+
+
+# --------------------
+# Uploads of all topics: a few threads take the topics that are due, the one that is due for longest first.
+#
+# A cycle makes one object; a topic with more to ship is due again at once, behind the others that are. A topic whose
+# upload fails is tried again later, and later, and holds nobody up. One more thread keeps offsets reserved, whatever
+# the object store is doing.
+
+
+_RESERVATION_SECONDS = 1.0
+_MAX_OPENING_PAUSE_SECONDS = 60.0
+_GIVING_BACK_SHARE = 0.2
+"""Of the time for stopping: uploads do not take it."""
+_GIVING_BACK_THREADS = 8
+
+
+class Uploading:
+    def __init__(self, settings: UploaderSettings) -> None:
+        self.settings = settings
+        self._changed = threading.Condition()
+        """Guards all below; told when something is due earlier, or done."""
+        self._topics: dict[str, TopicUploads] = {}
+        self._due: dict[str, float] = {}
+        self._queue: list[tuple[float, int, str]] = []
+        """A heap; what does not agree with `_due` is out of date."""
+        self._order = count()
+        self._busy: set[str] = set()
+        self._closing = threading.Event()
+        self._stopping = threading.Event()
+        self._workers: list[threading.Thread] = []
+        self._keepers: list[threading.Thread] = []
+
+    def start(self, open_logs: Callable[[], Iterable[Callable[[], Log]]] = lambda: ()) -> None:
+        """`open_logs` gives functions that open the topics' logs: what an earlier run has left there is shipped too."""
+        self._workers = [
+            threading.Thread(target=self._upload, name=f"upload-{number}", daemon=True)
+            for number in range(self.settings.threads)
+        ]
+        self._keepers = [
+            threading.Thread(target=self._reserve, name="upload-reservations", daemon=True),
+            threading.Thread(target=self._open, args=(open_logs,), name="upload-opener", daemon=True),
+        ]
+        for thread in (*self._workers, *self._keepers):
+            thread.start()
+
+    def add(self, uploads: TopicUploads) -> None:
+        """A topic was claimed."""
+        with self._changed:
+            self._topics[uploads.cloud.stream_id] = uploads
+        uploads.begin()
+
+    def find(self, stream_id: str) -> TopicUploads | None:
+        return self._topics.get(stream_id)
+
+    def remove(self, stream_id: str) -> None:
+        """A topic is deleted: break its upload off, and return when nothing of it is under way any more."""
+        with self._changed:
+            uploads = self._topics.pop(stream_id, None)
+            self._due.pop(stream_id, None)
+        if uploads is not None:
+            uploads.cancel()
+            uploads.end()
+            with self._changed:
+                self._changed.wait_for(lambda: stream_id not in self._busy)
+
+    def schedule(self, uploads: TopicUploads, at: float) -> None:
+        """Let a topic be due at a time, unless it is earlier."""
+        stream_id = uploads.cloud.stream_id
+        with self._changed:
+            if stream_id not in self._topics or at >= self._due.get(stream_id, at + 1.0):
+                return
+            self._due[stream_id] = at
+            heapq.heappush(self._queue, (at, next(self._order), stream_id))
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Ship what is left, and give back the offsets that no message has got, both for a bounded time.
+
+        Nothing is published any more when it returns: a message could get an offset that is not reserved. Threads that
+        wait for a store that is away are left behind; what they do can be cut short anywhere.
+        """
+        self._closing.set()
+        seconds = self.settings.shutdown_timeout_seconds
+        deadline = monotonic() + seconds
+        upload_deadline = deadline - seconds * _GIVING_BACK_SHARE
+        _join(self._keepers, upload_deadline)
+        topics = list(self._topics.values())
+        for uploads in topics:
+            uploads.log.close_offsets()
+            if uploads.is_behind:
+                uploads.hurry()
+        for uploads in topics:
+            with contextlib.suppress(IcestreamError):  # it was told when it happened
+                uploads.flush(max(0.0, upload_deadline - monotonic()))
+        self._stopping.set()
+        for uploads in topics:
+            uploads.cancel()
+            uploads.end()
+        with self._changed:
+            self._changed.notify_all()
+        self._give_back(topics, deadline)
+        _join(self._workers, deadline)
+
+    def _give_back(self, topics: list[TopicUploads], deadline: float) -> None:
+        """Several at a time, and none any more once the metadata store turns out to be away."""
+        left = deque(topics)
+
+        def give_back() -> None:
+            with contextlib.suppress(IndexError):
+                while monotonic() < deadline:
+                    if not left.popleft().give_back():
+                        left.clear()
+
+        threads = [
+            threading.Thread(target=give_back, name=f"upload-end-{number}", daemon=True)
+            for number in range(min(_GIVING_BACK_THREADS, len(topics)))
+        ]
+        for thread in threads:
+            thread.start()
+        _join(threads, deadline)
+        if left:
+            _log.warning("the time was up: offsets stay reserved", topics=len(left))
+
+    def _upload(self) -> None:
+        while (uploads := self._take()) is not None:
+            stream_id = uploads.cloud.stream_id
+            try:
+                uploads.run()
+            finally:
+                self._let_go(stream_id)
+
+    def _take(self) -> TopicUploads | None:
+        """Wait for a topic that is due and that nobody is busy with; None at the end."""
+        with self._changed:
+            while not self._stopping.is_set():
+                now = monotonic()
+                while self._queue and self._queue[0][0] <= now:
+                    at, _, stream_id = heapq.heappop(self._queue)
+                    if self._due.get(stream_id) == at and stream_id not in self._busy:
+                        del self._due[stream_id]
+                        self._busy.add(stream_id)
+                        return self._topics[stream_id]
+                self._changed.wait(self._queue[0][0] - now if self._queue else None)
+        return None
+
+    def _let_go(self, stream_id: str) -> None:
+        """It may be due again by now, and whoever came for it while it was busy has passed it over."""
+        with self._changed:
+            self._busy.discard(stream_id)
+            if (at := self._due.get(stream_id)) is not None:
+                heapq.heappush(self._queue, (at, next(self._order), stream_id))
+            self._changed.notify_all()
+
+    def _reserve(self) -> None:
+        while not self._closing.wait(_RESERVATION_SECONDS):
+            for uploads in list(self._topics.values()):
+                if self._closing.is_set():
+                    return
+                try:
+                    uploads.renew_reservation()
+                except Exception:  # noqa: BLE001 - the thread serves all topics: one of them must not end it
+                    _log.exception("offsets could not be reserved", topic=str(uploads.cloud.topic))
+
+    def _open(self, open_logs: Callable[[], Iterable[Callable[[], Log]]]) -> None:
+        """Open every topic's log; those that cannot be opened right now are tried again."""
+        pause, left = 1.0, list(open_logs())
+        while left:
+            again = []
+            for open_log in left:
+                if self._closing.is_set():
+                    return
+                try:
+                    open_log()
+                except Exception as error:  # noqa: BLE001 - as above
+                    if isinstance(error, IcestreamError) and error.retryable:
+                        again.append(open_log)
+                    else:
+                        _log.warning("a log cannot be opened, so nothing of it is uploaded", error=str(error))
+            left = again
+            if left and self._closing.wait(pause):
+                return
+            pause = min(_MAX_OPENING_PAUSE_SECONDS, 2 * pause)
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, deadline - monotonic()))

@@ -1,0 +1,175 @@
+"""Who gets which message: one file a type of subscription."""
+
+import numpy as np
+import numpy.typing as npt
+
+from icestream.subscription.key_slots import SLOTS, Slots
+from icestream.subscription.options import SubscriptionType
+from icestream.subscription.window import Mask
+
+# --------------------
+# What the types of subscription have in common. Consumers are small numbers here.
+
+
+class Mode:
+    """Every consumer may have every message, unless a type says otherwise."""
+
+    by_key = False
+    """Whether messages are divided by their key's slot."""
+    cumulative = False
+    """Whether "this and all before" means something: one consumer has them all."""
+
+    def __init__(self) -> None:
+        self.consumers: list[int] = []
+        """In the order in which they came."""
+
+    def admits_one_more(self) -> bool:
+        return True
+
+    def joined(self, consumer: int) -> None:
+        self.consumers.append(consumer)
+
+    def left(self, consumer: int) -> None:
+        """Called when nothing that was delivered to it is open any more."""
+        self.consumers.remove(consumer)
+
+    def is_active(self, consumer: int) -> bool:
+        return consumer in self.consumers
+
+    def allowed(self, consumer: int) -> Mask | None:
+        """The slots whose messages it may have now; None stands for all."""
+        del consumer
+        return None
+
+    def share(self, available: int) -> int:
+        """Most messages of those at hand that one consumer takes before it is another's turn."""
+        return available
+
+    def delivered(self, slots: Slots) -> None:
+        """These slots' messages, one entry each, are with their consumers."""
+
+    def forget_deliveries(self) -> None:
+        """Nothing that was delivered counts any more."""
+
+    def settled(self, slots: Slots) -> bool:
+        """They are not any more. True when that has given somebody new slots."""
+        del slots
+        return False
+
+
+# --------------------
+# A key's messages go to one consumer in order, while consumers come and go.
+#
+# Keys fall into slots, and each slot has an owner. When consumers change, as few slots as possible are to move; one
+# whose
+# messages are with its owner stays there, and gets no more, until all of them are acknowledged or come again. So no
+# message of a key is ever with one consumer while an earlier one is with another.
+
+
+_NOBODY = -1
+
+
+class KeyShared(Mode):
+    by_key = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owner: npt.NDArray[np.int32] = np.full(SLOTS, _NOBODY, np.int32)
+        self._next: npt.NDArray[np.int32] = np.full(SLOTS, _NOBODY, np.int32)
+        """Who is to have the slot."""
+        self._held: npt.NDArray[np.int64] = np.zeros(SLOTS, np.int64)
+        """Messages of the slot that are with its owner."""
+
+    def joined(self, consumer: int) -> None:
+        super().joined(consumer)
+        fair, rest = divmod(SLOTS, len(self.consumers))
+        wanted, ceiling = fair, fair + (1 if rest else 0)
+        free = np.flatnonzero(self._next == _NOBODY)
+        self._next[free[:wanted]] = consumer
+        wanted -= min(wanted, len(free))
+        for level in (ceiling, fair):  # first what others have too much of, then the remainder's slots
+            for other in self.consumers[:-1]:
+                mine = np.flatnonzero(self._next == other)
+                given = mine[: min(wanted, max(0, len(mine) - level))]
+                self._next[given] = consumer
+                wanted -= len(given)
+        self._move()
+
+    def left(self, consumer: int) -> None:
+        super().left(consumer)
+        free = np.flatnonzero(self._next == consumer)
+        self._next[free] = _NOBODY
+        if self.consumers:
+            loads = np.bincount(self._next[self._next != _NOBODY], minlength=max(self.consumers) + 1)
+            for level in (SLOTS // len(self.consumers), SLOTS // len(self.consumers) + 1):
+                for other in self.consumers:
+                    count = min(len(free), max(0, level - int(loads[other])))
+                    self._next[free[:count]] = other
+                    loads[other] += count
+                    free = free[count:]
+        self._owner[self._owner == consumer] = _NOBODY
+        self._move()
+
+    def _move(self) -> bool:
+        """Hand over the slots that nothing holds back."""
+        moving = (self._owner != self._next) & ((self._held == 0) | (self._owner == _NOBODY))
+        self._owner[moving] = self._next[moving]
+        return bool(moving.any())
+
+    def allowed(self, consumer: int) -> Mask | None:
+        mine: Mask = (self._owner == consumer) & (self._next == consumer)
+        return mine
+
+    def delivered(self, slots: Slots) -> None:
+        self._held += np.bincount(slots, minlength=SLOTS)
+
+    def forget_deliveries(self) -> None:
+        self._held.fill(0)
+        self._move()
+
+    def settled(self, slots: Slots) -> bool:
+        self._held -= np.bincount(slots, minlength=SLOTS)
+        return self._move()
+
+
+# --------------------
+# Messages go to the consumers in turns, in runs: what is at hand is divided evenly among those who are there.
+#
+# A consumer that comes back for more before the others have come at all gets more: nobody waits for a slow one.
+
+
+class Shared(Mode):
+    def share(self, available: int) -> int:
+        return -(-available // max(1, len(self.consumers)))
+
+
+# --------------------
+# One consumer has all messages: no other may connect, or the others wait for their turn.
+
+
+class Exclusive(Mode):
+    cumulative = True
+
+    def admits_one_more(self) -> bool:
+        return not self.consumers
+
+
+class Failover(Mode):
+    cumulative = True
+
+    def is_active(self, consumer: int) -> bool:
+        return self.consumers[:1] == [consumer]
+
+
+__all__ = ["Mode", "make_mode"]
+
+_MODES: dict[SubscriptionType, type[Mode]] = {
+    SubscriptionType.EXCLUSIVE: Exclusive,
+    SubscriptionType.FAILOVER: Failover,
+    SubscriptionType.SHARED: Shared,
+    SubscriptionType.KEY_SHARED: KeyShared,
+}
+
+
+def make_mode(kind: SubscriptionType) -> Mode:
+    return _MODES[kind]()

@@ -1,0 +1,1 @@
+"""The Parquet copy of a topic: plain files in folders by date and hour, for engines without a catalog."""

@@ -1,0 +1,164 @@
+"""Reading a log: from the cache where it holds the offset, else from the segments, never past the durable end.
+
+A reader keeps its place in the file between calls, so that reading on costs no search, and one read in memory. It has a
+lease on what it reads, see `leases`; where retention has passed it over, a read raises `OffsetOutOfRangeError`.
+"""
+
+from bisect import bisect_right
+from pathlib import Path
+
+from icestream.model.errors import OffsetOutOfRangeError
+from icestream.model.frame_bytes import Scan
+from icestream.model.frames import Frame
+from icestream.wal.files import File
+from icestream.wal.log import Log
+from icestream.wal.segment import HEADER_BYTES, ActiveSegment, SealedSegment, damaged, scan_sound
+from icestream.wal.view import Visible
+
+DEFAULT_READ_BYTES = 1 << 20
+
+
+class LogReader:
+    """One reader's place in a log. Not thread-safe; make one each."""
+
+    def __init__(self, log: Log, offset: int) -> None:
+        self._log = log
+        self._file: File | None = None
+        self._path: Path | None = None
+        self._position = 0
+        with log.leases.lock:
+            check_offset(log, offset)
+            self._lease = log.leases.take(offset)
+
+    @property
+    def offset(self) -> int:
+        """The next message's."""
+        return self._lease.offset
+
+    def jump(self, offset: int) -> None:
+        """Go on at an offset that was reached by other means."""
+        self._leave_file()
+        self._lease.offset = offset
+
+    def read(self, max_bytes: int = DEFAULT_READ_BYTES) -> list[Frame]:
+        """The following frames, about `max_bytes` of them and at least one; none at the durable end.
+
+        The first one may begin before the reader's offset when that lies within a batch.
+        """
+        visible = self._log.visible
+        if self.offset >= visible.end_offset:
+            return []
+        frames = self._log.cache.read(self.offset, max_bytes)
+        if frames:
+            self._leave_file()
+        else:
+            try:
+                frames = self._read_file(visible, max_bytes)
+            except FileNotFoundError as error:
+                check_offset(self._log, self.offset)  # pruned meanwhile: say so
+                raise damaged(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
+        self._lease.offset = frames[-1].end_offset
+        return frames
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleep until there is something to read; False when the time was up before."""
+        return self._log.wait_past(self.offset, timeout)
+
+    def close(self) -> None:
+        self._leave_file()
+        self._log.leases.release(self._lease)
+
+    def _leave_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._path = None
+
+    def _read_file(self, visible: Visible, max_bytes: int) -> list[Frame]:
+        if self.offset < visible.start_offset:
+            check_offset(self._log, self.offset)
+        segment = find_segment(visible, self.offset)
+        limit = segment.footer.position if isinstance(segment, SealedSegment) else visible.active_position
+        if self._path != segment.path:
+            self._seek(segment)
+        assert self._file is not None
+        frames: list[Frame] = []
+        position = self._position
+        while not frames:  # the index may point to a place well before the offset
+            scan = Scan(self._file, position, limit, seed=segment.header.seed, read_bytes=max_bytes, one_read=True)
+            frames += [complete.frame for _, complete in scan if complete.frame.end_offset > self.offset]
+            if scan.stop is not None or scan.position == position:
+                reached = frames[-1].end_offset if frames else self.offset
+                raise damaged(segment.path, scan.position, scan.stop or "frames are missing", reached)
+            position = scan.position
+        self._position = position
+        if position >= limit and isinstance(segment, SealedSegment):
+            self._leave_file()
+        return frames
+
+    def _seek(self, segment: SealedSegment | ActiveSegment) -> None:
+        self._leave_file()
+        file = self._log.context.files.open(segment.path)
+        index = self._log.indexes.get(segment, file) if isinstance(segment, SealedSegment) else segment.index
+        self._file, self._path = file, segment.path
+        self._position = index.position_of_offset(self.offset) or HEADER_BYTES
+
+
+def find_segment(visible: Visible, offset: int) -> SealedSegment | ActiveSegment:
+    place = bisect_right(visible.sealed, offset, key=lambda segment: segment.header.base_offset) - 1
+    if place >= 0 and offset < visible.sealed[place].footer.end_offset:
+        return visible.sealed[place]
+    return visible.active
+
+
+def check_offset(log: Log, offset: int) -> None:
+    """Raise unless the log has the offset or it is the next one."""
+    visible = log.visible
+    if not visible.start_offset <= offset <= visible.end_offset:
+        raise OffsetOutOfRangeError(
+            f"offset {offset} is not in the log, which holds {visible.start_offset} to {visible.end_offset - 1}",
+            operation="read",
+            place=log.stream.topic,
+            remedy="start at earliest, latest or an offset in between",
+            details={"start_offset": visible.start_offset, "durable_end": visible.end_offset},
+        )
+
+
+def offset_at_time(log: Log, time_us: int) -> int:
+    """The first offset published at or after a time, of those that the log has; the durable end where there is none."""
+    while True:
+        visible = log.visible
+        try:
+            return _offset_at_time(log, visible, time_us)
+        except FileNotFoundError as error:
+            if log.start_offset == visible.start_offset:
+                raise damaged(Path(error.filename), 0, "the segment's file is gone", visible.start_offset) from error
+
+
+def _offset_at_time(log: Log, visible: Visible, time_us: int) -> int:
+    segments: list[SealedSegment | ActiveSegment] = [*visible.sealed, visible.active]
+    for segment in segments:
+        if isinstance(segment, SealedSegment):
+            last_time_us, limit = segment.footer.last_time_us, segment.footer.position
+        else:
+            last_time_us, limit = segment.last_time_us, visible.active_position
+        if last_time_us < time_us:
+            continue
+        file = log.context.files.open(segment.path)
+        try:
+            index = log.indexes.get(segment, file) if isinstance(segment, SealedSegment) else segment.index
+            start = index.position_of_time(time_us) or HEADER_BYTES
+            for _, frame in scan_sound(file, segment.path, start, limit, segment.header.seed):
+                if frame.publish_time_us >= time_us:
+                    return frame.base_offset
+        finally:
+            file.close()
+    return visible.end_offset
+
+
+def time_at_offset(log: Log, offset: int) -> int:
+    """When the message at an offset was published."""
+    reader = LogReader(log, offset)
+    try:
+        return next((frame.publish_time_us for frame in reader.read(max_bytes=1)), log.context.clock())
+    finally:
+        reader.close()
