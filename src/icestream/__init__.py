@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icestream.client import (
         BatchReceipt,
+        BrokerEndpoint,
         Client,
         Consumer,
         Message,
@@ -27,6 +28,7 @@ __version__ = version("icestream")
 
 _HOME = {
     "BatchReceipt": "icestream.client",
+    "BrokerEndpoint": "icestream.client",
     "Client": "icestream.client",
     "Consumer": "icestream.client",
     "IcestreamError": "icestream.model.errors",
@@ -41,6 +43,7 @@ _HOME = {
 
 __all__ = [
     "BatchReceipt",
+    "BrokerEndpoint",
     "Client",
     "Consumer",
     "IcestreamError",

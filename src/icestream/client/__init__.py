@@ -19,6 +19,7 @@ Not safe across a fork: make clients afterwards.
 from icestream.client.admin import SubscriptionDescription, TopicDescription
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.producer import Producer
 from icestream.client.receipt import BatchReceipt, Receipt
 from icestream.client.subscription import Subscription
@@ -26,6 +27,7 @@ from icestream.model.messages import Message
 
 __all__ = [
     "BatchReceipt",
+    "BrokerEndpoint",
     "Client",
     "Consumer",
     "Message",

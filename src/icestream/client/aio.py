@@ -19,6 +19,7 @@ from icestream.client.admin import Start, SubscriptionDescription, TopicDescript
 from icestream.client.aio_consumer import Consumer
 from icestream.client.aio_producer import BatchReceipt, Producer, Receipt
 from icestream.client.aio_subscription import Subscription
+from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
 from icestream.model.names import TopicName
 
 __all__ = ["BatchReceipt", "Client", "Consumer", "Producer", "Receipt", "Subscription"]
@@ -52,7 +53,7 @@ class Client:
 
     def __init__(
         self,
-        url: str = "grpc://127.0.0.1:8815",
+        url: str | BrokerEndpoint = DEFAULT_URL,
         *,
         token: str | None = None,
         tls: str | Path | bytes | None = None,

@@ -26,6 +26,7 @@ from icestream.client.admin import (
 )
 from icestream.client.connection import Connection
 from icestream.client.consumer import Consumer, Feed
+from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer
 from icestream.client.publisher import Outbox, Publisher
@@ -47,22 +48,30 @@ _BATCH_HEADROOM_BYTES = 1024
 
 
 class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, SqlCalls):
-    """Talks to the broker at `url`: `grpc://host:port`, or `grpc+tls://…` with `tls` naming a file of CA certificates.
+    """Talks to one broker: `Client("grpc://host:port")`, or `Client(endpoint)` with a `BrokerEndpoint`.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
-    `token` is needed where the broker gives out tokens; by default it is what ICESTREAM_TOKEN says. `timeout` (seconds)
-    bounds administrative calls.
+    `token` is needed where the broker uses tokens; the default is ICESTREAM_TOKEN. `tls` is a file of CA certificates,
+    or its bytes, for `grpc+tls://…`. An endpoint has both already. `timeout` (seconds) bounds administrative calls.
     """
 
     def __init__(
         self,
-        url: str = "grpc://127.0.0.1:8815",
+        url: str | BrokerEndpoint = DEFAULT_URL,
         *,
         token: str | None = None,
         tls: str | Path | bytes | None = None,
         timeout: float = 30.0,
     ) -> None:
-        self._connection = Connection(url, token=token, tls=tls, timeout_s=timeout)
+        if isinstance(url, BrokerEndpoint):
+            if token is not None or tls is not None:
+                raise InvalidRequestError(
+                    "token and tls are part of the endpoint", operation="connect", remedy="give them to BrokerEndpoint"
+                )
+            endpoint = url
+        else:
+            endpoint = BrokerEndpoint(url, token=token, tls=tls)
+        self._connection = Connection(endpoint, timeout_s=timeout)
         self._lock = threading.Lock()
         self._publishers: dict[bytes, Publisher] = {}
         self._producers: set[Producer] = set()
@@ -75,9 +84,13 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         return self._connection.url
 
     @property
+    def endpoint(self) -> BrokerEndpoint:
+        """How this client reaches its broker, for another client or process that connects in the same way."""
+        return self._connection.endpoint
+
+    @property
     def token(self) -> str | None:
-        """What it shows to the broker, for who opens another connection like this one."""
-        return self._connection.token
+        return self._connection.endpoint.token
 
     # ---- publishing
 

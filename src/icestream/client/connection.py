@@ -3,17 +3,14 @@
 import json
 import os
 import random
-import re
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.model.callers import TOKEN_VARIABLE
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -61,10 +58,6 @@ def poll_directly(side: str) -> None:
             del os.environ[_VARIABLE]
 
 
-_SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
-_DEFAULT_PORT = 8815
-_TOKEN = re.compile(r"[!-~]+")
-
 _CHANNEL = [
     # Clients in one process do not share each other's broken connections.
     ("grpc.use_local_subchannel_pool", 1),
@@ -75,21 +68,21 @@ _CHANNEL = [
 
 
 class Connection:
-    def __init__(self, url: str, *, token: str | None, tls: str | Path | bytes | None, timeout_s: float) -> None:
-        self.url, location = _parse(url)
+    def __init__(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> None:
+        self.endpoint = endpoint
+        self.url = endpoint.url
         self._closed = False
-        if tls is not None and not isinstance(tls, str | Path | bytes):
-            raise InvalidRequestError(
-                f"tls is the file of a certificate authority, or its bytes, not {tls!r}", operation="connect"
-            )
-        roots = Path(tls).read_bytes() if isinstance(tls, str | Path) else tls
-        self.token = _usable(token if token is not None else os.environ.get(TOKEN_VARIABLE))
-        headers = [] if self.token is None else [(b"authorization", f"Bearer {self.token}".encode())]
+        headers = [] if endpoint.token is None else [(b"authorization", f"Bearer {endpoint.token}".encode())]
         self._options = partial(fl.FlightCallOptions, headers=headers)
         self._call = self._options(timeout=timeout_s)
         self._stream = self._options()
         poll_directly(CLIENT)
-        self._new_client = partial(fl.FlightClient, location, tls_root_certs=roots, generic_options=_CHANNEL)
+        self._new_client = partial(
+            fl.FlightClient,
+            endpoint.location,
+            tls_root_certs=endpoint.root_certificates,
+            generic_options=_CHANNEL,
+        )
         self._client = self._new_client()
 
     def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
@@ -177,34 +170,6 @@ class Connection:
     def close(self) -> None:
         self._closed = True
         self._client.close()
-
-
-def _usable(token: str | None) -> str | None:
-    """The token, without white space around it; nothing is none. Errors do not show it."""
-    text = (token or "").strip()
-    if text and not _TOKEN.fullmatch(text):
-        raise InvalidRequestError(
-            "the token has characters that no token has", operation="connect", remedy=f"check it, or {TOKEN_VARIABLE}"
-        )
-    return text or None
-
-
-def _parse(url: str) -> tuple[str, str]:
-    """The address as shown to users, and as Flight wants it."""
-    text = url if "://" in url else f"grpc://{url}"
-    try:
-        parts = urlsplit(text)
-        host, port, scheme = parts.hostname, parts.port or _DEFAULT_PORT, _SCHEMES.get(parts.scheme)
-    except ValueError:
-        host = scheme = None
-        port = 0
-    if not host or scheme is None or parts.path.strip("/") or parts.query:
-        raise InvalidRequestError(
-            f"{url!r} is not a broker's address", operation="connect", remedy="use grpc://host:port or grpc+tls://…"
-        )
-    if ":" in host:
-        host = f"[{host}]"
-    return f"{parts.scheme}://{host}:{port}", f"{scheme}://{host}:{port}"
 
 
 def _error_fields(error: Exception) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from icestream import Client
 from icestream.model.errors import (
     IcestreamError,
     InvalidNameError,
-    InvalidRequestError,
     TopicExistsError,
     TopicNotFoundError,
     UnavailableError,
@@ -54,21 +53,6 @@ def test_nothing_listening_is_said_clearly(broker: FakeBroker) -> None:
                 call()
         with client.consume(TOPIC, follow=True) as consumer, pytest.raises(UnavailableError, match="cannot reach"):
             next(consumer)
-
-
-@pytest.mark.parametrize("url", ["", "http://x:1", "grpc://", "grpc://x:99999", "grpc://x:1/path", "grpc://x:port"])
-def test_addresses_that_make_no_sense_are_refused(url: str) -> None:
-    with pytest.raises(InvalidRequestError, match="address"):
-        Client(url)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [("localhost", "grpc://localhost:8815"), ("grpc://[::1]:7", "grpc://[::1]:7"), ("h:9", "grpc://h:9")],
-)
-def test_addresses_may_be_short(url: str, shown: str) -> None:
-    with Client(url) as client:
-        assert client.url == shown
 
 
 def test_the_package_gives_its_names_and_loads_arrow_only_when_asked() -> None:
