@@ -517,7 +517,7 @@ MUTANTS = (
     Mutant(
         "upload-read-back",
         "the look at an object after it was sent",
-        "src/icestream/cloud/object_writer.py",
+        "src/icestream/cloud/object_builder.py",
         (("            self._read_back(descriptor)\n        except", "            pass\n        except"),),
         (f"{UPLOADER}::test_an_object_that_the_store_garbled_is_not_described_but_sent_again",),
     ),

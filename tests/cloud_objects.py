@@ -10,15 +10,15 @@ import xxhash
 from tests.reading import TOPIC, Stage
 
 from icestream.cloud import (
-    Head,
     ObjectDescriptor,
     ObjectInfo,
     ObjectMap,
     ObjectStore,
     ObjectWriter,
-    Part,
     Registry,
+    SegmentPart,
     Trailer,
+    UploadHead,
     inline_index,
 )
 from icestream.cloud.object import ObjectName, object_key
@@ -113,7 +113,7 @@ def upload(
     """Ship the frames that follow, up to an offset, as one object."""
     head = registry.head()
     if head is None:
-        head = Head(str(log.stream.stream_id), log.stream.epoch, log.start_offset, log.start_offset)
+        head = UploadHead(str(log.stream.stream_id), log.stream.epoch, log.start_offset, log.start_offset)
     registry.claim(head)
     stop = log.durable_end if end is None else end
     maker = _Maker(index_interval)
@@ -122,7 +122,7 @@ def upload(
     if not maker.frames:
         return None
     descriptor = maker.publish(log, store, inline=inline)
-    head = Head(
+    head = UploadHead(
         head.stream_id,
         head.epoch,
         head.first_offset,
@@ -159,14 +159,14 @@ class _Maker:
     def __init__(self, index_interval: int) -> None:
         self.frames: list[Frame] = []
         self._data = bytearray()
-        self._parts: list[Part] = []
+        self._parts: list[SegmentPart] = []
         self._index = SparseIndex(index_interval)
         self._segment: Any = None
 
     def add(self, segment: Any, position: int, frame: Frame, data: bytes) -> None:
         if segment is not self._segment:
             self._segment = segment
-            self._parts.append(Part.of(len(self._data), segment.header.seed, position))
+            self._parts.append(SegmentPart.of(len(self._data), segment.header.seed, position))
         self._index.add(frame.base_offset, len(self._data), frame.publish_time_us)
         self.frames.append(frame)
         self._data += data
@@ -242,7 +242,7 @@ class CloudStage(Stage):
             head = cloud.registry.head()
             if going and head is not None:
                 first = going[-1].end_offset
-                left = Head(head.stream_id, head.epoch, first, head.uploaded_end)
+                left = UploadHead(head.stream_id, head.epoch, first, head.uploaded_end)
                 cloud.registry.claim(head)
                 cloud.registry.remove(going, left)
                 cloud.objects.remove_before(first)

@@ -14,31 +14,31 @@ What it guarantees
 
 from icestream.cloud.object import (
     FOOTER_BYTES,
-    Head,
     ObjectDescriptor,
-    Part,
+    SegmentPart,
     Trailer,
+    UploadHead,
     check_trailer,
     damaged_object,
     decode_trailer,
     footer_data_bytes,
     inline_index,
 )
-from icestream.cloud.registry import ObjectMap, Registry, Span
+from icestream.cloud.registry import ObjectMap, ObjectSpan, Registry
 from icestream.cloud.store import ObjectInfo, ObjectStore, ObjectWriter
 
 __all__ = [
     "FOOTER_BYTES",
-    "Head",
     "ObjectDescriptor",
     "ObjectInfo",
     "ObjectMap",
+    "ObjectSpan",
     "ObjectStore",
     "ObjectWriter",
-    "Part",
     "Registry",
-    "Span",
+    "SegmentPart",
     "Trailer",
+    "UploadHead",
     "check_trailer",
     "damaged_object",
     "decode_trailer",

@@ -18,7 +18,7 @@ MAX_INLINE_INDEX_BYTES = 4 * 1024
 _MASK = (1 << 64) - 1
 
 
-class Part(NamedTuple):
+class SegmentPart(NamedTuple):
     """A run of frames that came from one segment, byte for byte."""
 
     position: int
@@ -52,7 +52,7 @@ class ObjectDescriptor:
     """Of the whole object."""
     checksum: int
     """XXH3-64 of the frames' bytes."""
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentPart, ...]
     file_seq: int
     byte_pos: int
     """The number of the segment, and the position in it, of the first byte that the object does not have."""
@@ -60,11 +60,11 @@ class ObjectDescriptor:
     index: str | None = None
     """The sparse index, as base64 of its bytes; None where it is too large for here."""
 
-    def part_at(self, position: int) -> Part:
+    def part_at(self, position: int) -> SegmentPart:
         """The part that holds a position."""
         return next(part for part in reversed(self.parts) if part.position <= position)
 
-    def part_end(self, part: Part) -> int:
+    def part_end(self, part: SegmentPart) -> int:
         """Where a part ends in the object."""
         following = (other.position for other in self.parts if other.position > part.position)
         return min(following, default=self.data_bytes)
@@ -78,7 +78,7 @@ class ObjectDescriptor:
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         found = _known_fields(cls, json.loads(data))
-        return cls(**(found | {"parts": tuple(Part(*part) for part in found["parts"])}))
+        return cls(**(found | {"parts": tuple(SegmentPart(*part) for part in found["parts"])}))
 
 
 def inline_index(index: SparseIndex) -> str | None:
@@ -88,7 +88,7 @@ def inline_index(index: SparseIndex) -> str | None:
 
 
 @dataclass(frozen=True)
-class Head:
+class UploadHead:
     """How far a topic is in the cloud: one record for each topic, which every change of its objects replaces.
 
     That makes a change of objects one compare-and-swap, and keeps an owner of the past from making any.
@@ -122,7 +122,7 @@ class Head:
         return cls(**_known_fields(cls, found))
 
 
-def _known_fields(kind: type[ObjectDescriptor | Head], found: dict[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: type[ObjectDescriptor | UploadHead], found: dict[str, Any]) -> dict[str, Any]:
     """A later version may have written more; what it means is not needed here."""
     known = {field.name for field in fields(kind)}
     return {name: value for name, value in found.items() if name in known}

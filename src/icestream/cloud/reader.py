@@ -33,7 +33,7 @@ _FIXED_BYTES = 256
 _log = structlog.get_logger(__name__)
 
 
-class Indexes:
+class ObjectIndexCache:
     """Thread-safe. Those that were read from objects are kept, so many bytes of them."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
@@ -87,7 +87,7 @@ class ReadPool:
         settings = settings or ReaderSettings()
         self.reader_bytes = settings.cloud_prefetch_bytes
         """Most bytes that one reader has read ahead."""
-        self.indexes = Indexes()
+        self.indexes = ObjectIndexCache()
         self._free_bytes = settings.cloud_prefetch_max_bytes
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(settings.cloud_threads, thread_name_prefix="cloud-read")
@@ -129,7 +129,7 @@ _MAX_RANGES = 16
 """That one reader has read ahead, however small they are."""
 
 
-class Range(NamedTuple):
+class ObjectRange(NamedTuple):
     """Bytes of an object's frames."""
 
     descriptor: ObjectDescriptor
@@ -137,10 +137,10 @@ class Range(NamedTuple):
     length: int
 
 
-class Piece:
+class RangeRead:
     """A range, and its bytes once they are there."""
 
-    def __init__(self, store: ObjectStore, wanted: Range, pool: ReadPool, *, ahead: bool) -> None:
+    def __init__(self, store: ObjectStore, wanted: ObjectRange, pool: ReadPool, *, ahead: bool) -> None:
         self.range = wanted
         self._read = partial(store.read, wanted.descriptor.key, wanted.start, wanted.length)
         self._pool = pool
@@ -173,17 +173,17 @@ class Piece:
 class ReadAhead:
     """Not thread-safe."""
 
-    def __init__(self, store: ObjectStore, plan: Iterator[Range], pool: ReadPool) -> None:
+    def __init__(self, store: ObjectStore, plan: Iterator[ObjectRange], pool: ReadPool) -> None:
         self._store = store
         self._plan = plan
         self._pool = pool
-        self._pending: deque[Piece] = deque()
+        self._pending: deque[RangeRead] = deque()
         self._failure: IcestreamError | None = None
         # A reader that was forgotten gives back what it read ahead.
         self._forgotten = weakref.finalize(self, _drop_all, self._pending)
         self._forgotten.atexit = False
 
-    def next(self, *, ahead: bool) -> Piece | None:
+    def next(self, *, ahead: bool) -> RangeRead | None:
         """The following piece; None at the end of the plan. Raises as the plan does, after the pieces before.
 
         With `ahead` it begins to read those that follow too.
@@ -212,14 +212,14 @@ class ReadAhead:
             if not piece.is_ahead:
                 return
 
-    def _planned(self, *, ahead: bool) -> Piece | None:
+    def _planned(self, *, ahead: bool) -> RangeRead | None:
         if self._failure is not None:
             raise self._failure
         wanted = next(self._plan, None)
-        return Piece(self._store, wanted, self._pool, ahead=ahead) if wanted is not None else None
+        return RangeRead(self._store, wanted, self._pool, ahead=ahead) if wanted is not None else None
 
 
-def _drop_all(pending: deque[Piece]) -> None:
+def _drop_all(pending: deque[RangeRead]) -> None:
     while pending:
         pending.popleft().drop()
 
@@ -361,7 +361,7 @@ _GROWTH = 4
 _MAX_LOOKS = 5
 
 
-class GoneError(Exception):
+class ObjectRemovedError(Exception):
     """An object that was to be read is not on record any more: retention took it. `cause` is what a user is told."""
 
     def __init__(self, cause: IcestreamError) -> None:
@@ -373,7 +373,7 @@ class CloudReader:
     """One reader's place in a topic's objects. Not thread-safe; make one each.
 
     Objects that begin at `end` or past it are not read. Raises `DamagedError`, which names object and offsets; what the
-    store and the registry raise; and `GoneError`. After an error it reads on where it was.
+    store and the registry raise; and `ObjectRemovedError`. After an error it reads on where it was.
     """
 
     def __init__(
@@ -444,7 +444,7 @@ def offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, time_
             return None
         try:
             return _offset_at_time(objects, store, pool, span.first_offset, time_us)
-        except GoneError as error:
+        except ObjectRemovedError as error:
             cause = error.cause
     raise cause
 
@@ -471,7 +471,10 @@ def _offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, firs
 
 
 def described(objects: ObjectMap, offset: int) -> ObjectDescriptor | None:
-    """The description of the object that holds an offset, None if none does; `GoneError` if one did until now."""
+    """Return the description of the object that holds an offset, or None.
+
+    Raises `ObjectRemovedError` if retention has removed that object meanwhile.
+    """
     descriptor = objects.find(offset)
     if descriptor is None and objects.span_at(offset) is not None:
         objects.refresh()
@@ -480,14 +483,14 @@ def described(objects: ObjectMap, offset: int) -> ObjectDescriptor | None:
 
 
 def check_on_record(objects: ObjectMap, offset: int, error: DamagedError) -> None:
-    """Raise `GoneError` if the object that cannot be read is none of the topic's any more."""
+    """Raise `ObjectRemovedError` if the object that cannot be read is none of the topic's any more."""
     descriptor = described(objects, offset)
     if descriptor is None or descriptor.key != error.details.get("object"):
         raise _removed(offset) from error
 
 
-def _removed(offset: int) -> GoneError:
-    return GoneError(
+def _removed(offset: int) -> ObjectRemovedError:
+    return ObjectRemovedError(
         OffsetOutOfRangeError(
             f"the cloud object with offset {offset} was removed",
             operation="read cloud object",
@@ -497,14 +500,14 @@ def _removed(offset: int) -> GoneError:
     )
 
 
-def _plan(objects: ObjectMap, descriptor: ObjectDescriptor, position: int, end: int | None) -> Iterator[Range]:
+def _plan(objects: ObjectMap, descriptor: ObjectDescriptor, position: int, end: int | None) -> Iterator[ObjectRange]:
     """Ranges one behind the other, from a position in an object to the end of the objects; read as far as needed."""
     size = _FIRST_RANGE_BYTES
     found: ObjectDescriptor | None = descriptor
     while found is not None:
         while position < found.data_bytes:
             length = min(size, found.data_bytes - position)
-            yield Range(found, position, length)
+            yield ObjectRange(found, position, length)
             position += length
             size = min(size * _GROWTH, _MAX_RANGE_BYTES)
         if end is not None and found.end_offset >= end:

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from icestream.cloud.object import Head, ObjectDescriptor
+from icestream.cloud.object import ObjectDescriptor, UploadHead
 
 
 class Descriptions(Protocol):
@@ -26,30 +26,30 @@ class Registry(Descriptions, Protocol):
     `ConflictError`: an earlier change, whose outcome was not known, has happened.
     """
 
-    def head(self) -> Head | None:
+    def head(self) -> UploadHead | None:
         """As the store has it now; None where the topic has none, or one of another stream."""
 
     @property
-    def owned(self) -> Head | None:
+    def owned(self) -> UploadHead | None:
         """As this owner wrote it last; None before the claim, or when the last outcome is not known."""
 
-    def claim(self, head: Head) -> Head:
+    def claim(self, head: UploadHead) -> UploadHead:
         """Begin to own the objects: the first head of a topic, or one with a higher epoch, or the same epoch again.
 
         Returns the head as it was written. How far the topic is does not change by that: a head that has moved
         meanwhile is a retryable `ConflictError`. What others have reserved meanwhile stays reserved.
         """
 
-    def refresh(self) -> Head:
+    def refresh(self) -> UploadHead:
         """As the store has it, to go on with it; raises `StaleEpochError` unless this owner wrote it."""
 
-    def publish(self, descriptor: ObjectDescriptor, head: Head) -> None:
+    def publish(self, descriptor: ObjectDescriptor, head: UploadHead) -> None:
         """Add an object and move the head, both or none."""
 
-    def update(self, head: Head) -> None:
+    def update(self, head: UploadHead) -> None:
         """Replace the head, with no change of objects."""
 
-    def remove(self, descriptors: list[ObjectDescriptor], head: Head) -> None:
+    def remove(self, descriptors: list[ObjectDescriptor], head: UploadHead) -> None:
         """Take objects off the record, oldest first, and move the head, all or none."""
 
 
@@ -57,7 +57,7 @@ class Registry(Descriptions, Protocol):
 # The objects of a topic by offset and time, kept in memory: a few numbers for each.
 
 
-class Span(NamedTuple):
+class ObjectSpan(NamedTuple):
     """What is kept of an object."""
 
     first_offset: int
@@ -73,7 +73,7 @@ class ObjectMap:
         self._registry = registry
         self._lock = threading.Lock()
         """Held briefly: never while the registry is read."""
-        self._spans: tuple[Span, ...] | None = None
+        self._spans: tuple[ObjectSpan, ...] | None = None
         self._changes = 0
         """Told here so far: what was read from the registry meanwhile may be older."""
 
@@ -83,7 +83,7 @@ class ObjectMap:
         return self._spans is not None
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[ObjectSpan, ...]:
         """By offset; replaced as one, so that it can be looked through without a lock."""
         spans = self._spans
         return spans if spans is not None else self.refresh()
@@ -100,13 +100,13 @@ class ObjectMap:
         spans = self.spans
         return spans[-1].end_offset if spans else 0
 
-    def span_at(self, offset: int) -> Span | None:
+    def span_at(self, offset: int) -> ObjectSpan | None:
         """The object that holds an offset."""
         spans = self.spans
         place = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
         return spans[place] if place >= 0 and offset < spans[place].end_offset else None
 
-    def span_at_time(self, time_us: int) -> Span | None:
+    def span_at_time(self, time_us: int) -> ObjectSpan | None:
         """The first object with a message that was published at that time or later."""
         # One after the other: an object of messages that a repair gave up has no time, so times need not be in order.
         return next((span for span in self.spans if span.last_time_us >= time_us), None)
@@ -116,7 +116,7 @@ class ObjectMap:
         span = self.span_at(offset)
         return self._registry.get(span.first_offset) if span is not None else None
 
-    def refresh(self) -> tuple[Span, ...]:
+    def refresh(self) -> tuple[ObjectSpan, ...]:
         """Read all of it anew, for who does not own the topic."""
         while True:
             changes = self._changes
@@ -148,15 +148,15 @@ class ObjectMap:
                 self._spans = tuple(span for span in self._spans if span.first_offset >= first_offset)
 
 
-def _span(descriptor: ObjectDescriptor) -> Span:
-    return Span(descriptor.first_offset, descriptor.end_offset, descriptor.last_time_us, descriptor.size)
+def _span(descriptor: ObjectDescriptor) -> ObjectSpan:
+    return ObjectSpan(descriptor.first_offset, descriptor.end_offset, descriptor.last_time_us, descriptor.size)
 
 
 # --------------------
 # Descriptions of objects that are at hand, in place of a registry.
 
 
-class Given:
+class StaticDescriptions:
     def __init__(self, descriptors: Iterable[ObjectDescriptor]) -> None:
         self._by_offset = {descriptor.first_offset: descriptor for descriptor in descriptors}
 

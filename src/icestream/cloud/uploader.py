@@ -24,8 +24,8 @@ from typing import Any, Protocol, Self
 
 import structlog
 
-from icestream.cloud.object import Head, ObjectDescriptor, ObjectName, object_key, stream_prefix
-from icestream.cloud.object_writer import Extent, ObjectMaker, Place
+from icestream.cloud.object import ObjectDescriptor, ObjectName, UploadHead, object_key, stream_prefix
+from icestream.cloud.object_builder import LogPosition, LogRange, ObjectBuilder
 from icestream.cloud.registry import ObjectMap, Registry
 from icestream.cloud.store import ObjectStore
 from icestream.model.clock import Clock, now_us
@@ -40,7 +40,7 @@ from icestream.model.names import TopicName
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingObject:
     """An object that was begun; it may be in the store."""
 
     key: str
@@ -56,11 +56,11 @@ class UploadNotes:
     file_seq: int
     byte_pos: int
     """Where in the log the next object begins."""
-    pending: Pending | None = None
+    pending: PendingObject | None = None
 
     @property
-    def place(self) -> Place:
-        return Place(self.file_seq, self.byte_pos)
+    def place(self) -> LogPosition:
+        return LogPosition(self.file_seq, self.byte_pos)
 
     def to_fields(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +68,7 @@ class UploadNotes:
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
         pending = fields["pending"]
-        return cls(**(fields | {"pending": Pending(**pending) if pending is not None else None}))
+        return cls(**(fields | {"pending": PendingObject(**pending) if pending is not None else None}))
 
 
 class NotesFile(Protocol):
@@ -96,7 +96,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StrayObjects:
-    def __init__(self, store: ObjectStore, pending: list[Pending] | None = None) -> None:
+    def __init__(self, store: ObjectStore, pending: list[PendingObject] | None = None) -> None:
         self._store = store
         self._found = deque(pending or ())
 
@@ -105,10 +105,10 @@ class StrayObjects:
 
     @classmethod
     def find(
-        cls, store: ObjectStore, topic: TopicName, stream_id: str, head: Head, bounds: tuple[int, int]
+        cls, store: ObjectStore, topic: TopicName, stream_id: str, head: UploadHead, bounds: tuple[int, int]
     ) -> "StrayObjects":
         """By offset. Once the topic was claimed, nobody can describe them but this owner."""
-        found: list[Pending] = []
+        found: list[PendingObject] = []
         start_offset, durable_end = bounds
         for info in store.list(stream_prefix(topic, stream_id)):
             name = ObjectName.parse(info.key)
@@ -117,10 +117,10 @@ class StrayObjects:
             if name.first_offset < start_offset or name.end_offset > durable_end:
                 _log.warning("an object has messages that the log does not have; it is left alone", object=info.key)
             else:
-                found.append(Pending(info.key, name.first_offset, name.end_offset))
+                found.append(PendingObject(info.key, name.first_offset, name.end_offset))
         return cls(store, sorted(found, key=lambda one: one.first_offset))
 
-    def take(self, offset: int) -> Pending | None:
+    def take(self, offset: int) -> PendingObject | None:
         """The next one that begins at an offset, to be described if it is sound; those that cannot be are removed."""
         while self._found:
             stray = self._found.popleft()
@@ -140,7 +140,7 @@ class Uploader:
 
     def __init__(
         self,
-        maker: ObjectMaker,
+        builder: ObjectBuilder,
         registry: Registry,
         notes: NotesFile,
         objects: ObjectMap,
@@ -150,9 +150,9 @@ class Uploader:
         max_object_bytes: int | None = None,
         clock: Clock = now_us,
     ) -> None:
-        self._maker = maker
-        self._topic, self._stream_id = maker.topic, maker.stream_id
-        self._source, self._store = maker.source, maker.store
+        self._builder = builder
+        self._topic, self._stream_id = builder.topic, builder.stream_id
+        self._source, self._store = builder.source, builder.store
         self._registry = registry
         self._notes_file = notes
         self._objects = objects
@@ -161,7 +161,7 @@ class Uploader:
         self._has_table = has_table
         self._max_object_bytes = max_object_bytes
         self._clock = clock
-        self._strays = StrayObjects(maker.store)
+        self._strays = StrayObjects(builder.store)
         self._notes: UploadNotes | None = None
         """None when they are to be read, or compared with the head, before anything else is done."""
 
@@ -213,7 +213,7 @@ class Uploader:
             self._notes_file.save(notes)
         self._notes = notes
 
-    def _next_extent(self, notes: UploadNotes) -> Extent | None:
+    def _next_range(self, notes: UploadNotes) -> LogRange | None:
         start_offset, _ = self._source.bounds()
         if start_offset > notes.uploaded_end:
             notes = self._skip_to(start_offset)
@@ -259,12 +259,12 @@ class Uploader:
         self._notes = _notes_of(skipped)
         return self._notes
 
-    def _begin(self, extent: Extent) -> Pending:
+    def _begin(self, log_range: LogRange) -> PendingObject:
         """Step 1."""
         assert self._notes is not None
-        name = ObjectName(extent.first_offset, extent.end_offset, self._source.epoch)
+        name = ObjectName(log_range.first_offset, log_range.end_offset, self._source.epoch)
         key = object_key(self._topic, self._stream_id, name)
-        pending = Pending(key, extent.first_offset, extent.end_offset)
+        pending = PendingObject(key, log_range.first_offset, log_range.end_offset)
         self._save(replace(self._notes, pending=pending))
         return pending
 
@@ -273,27 +273,27 @@ class Uploader:
     def _made_before(self, notes: UploadNotes) -> ObjectDescriptor | None:
         """An object that somebody else has left where the next one begins, if it is sound."""
         while notes.pending is None and (stray := self._strays.take(notes.uploaded_end)) is not None:
-            extent = self._source.extent(stray.first_offset, stray.end_offset)
-            if extent is not None and (descriptor := self._maker.adopt(stray.key, extent)) is not None:
+            log_range = self._source.find_range(stray.first_offset, stray.end_offset)
+            if log_range is not None and (descriptor := self._builder.adopt(stray.key, log_range)) is not None:
                 return descriptor
             self._store.delete(stray.key)
         return None
 
     def _make_next(self, notes: UploadNotes) -> ObjectDescriptor | None:
         """The object that was begun, or a new one."""
-        pending, extent = notes.pending, None
+        pending, log_range = notes.pending, None
         if pending is not None:
-            extent = self._source.extent(pending.first_offset, pending.end_offset)
-            if extent is None:  # the log was pruned meanwhile, or repaired to other frames
+            log_range = self._source.find_range(pending.first_offset, pending.end_offset)
+            if log_range is None:  # the log was pruned meanwhile, or repaired to other frames
                 self._store.delete(pending.key)
                 self._save(replace(notes, pending=None))
                 pending = None
-        if pending is None or extent is None:
-            extent = self._next_extent(notes)
-            if extent is None:
+        if pending is None or log_range is None:
+            log_range = self._next_range(notes)
+            if log_range is None:
                 return None
-            pending = self._begin(extent)
-        return self._maker.make(pending.key, extent)
+            pending = self._begin(log_range)
+        return self._builder.build(pending.key, log_range)
 
     # Its description
 
@@ -322,5 +322,5 @@ class Uploader:
         self._save(_notes_of(moved))
 
 
-def _notes_of(head: Head) -> UploadNotes:
+def _notes_of(head: UploadHead) -> UploadNotes:
     return UploadNotes(head.stream_id, head.epoch, head.uploaded_end, head.file_seq, head.byte_pos)

@@ -16,7 +16,7 @@ from icestream.client import Client
 from icestream.client.range_reader import FrameReader
 from icestream.cloud import ObjectDescriptor, ObjectMap, ObjectStore
 from icestream.cloud.reader import CloudReader, ReadPool
-from icestream.cloud.registry import Given
+from icestream.cloud.registry import StaticDescriptions
 from icestream.config import CloudSettings, ReaderSettings
 from icestream.model.errors import DamagedError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
@@ -111,7 +111,7 @@ class CloudRange(FrameRange):
     ) -> None:
         super().__init__(start, end)
         self.use_schemas(schemas)
-        self._reader = CloudReader(ObjectMap(Given(objects)), store, start, end=end, pool=pool)
+        self._reader = CloudReader(ObjectMap(StaticDescriptions(objects)), store, start, end=end, pool=pool)
         self._place = place
 
     def batches(self) -> Iterator[pa.RecordBatch]:

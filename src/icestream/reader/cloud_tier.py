@@ -15,7 +15,7 @@ import pyarrow as pa
 import structlog
 
 from icestream.cloud import ObjectMap, ObjectStore
-from icestream.cloud.reader import CloudReader, GoneError, ReadPool, offset_at_time
+from icestream.cloud.reader import CloudReader, ObjectRemovedError, ReadPool, offset_at_time
 from icestream.model.errors import IcestreamError
 from icestream.model.messages import slice_from
 from icestream.reader.log_tier import Decode
@@ -174,7 +174,7 @@ class CloudStep:
             try:
                 frames = self._reader.read(max_bytes)
                 batches = list(self._tier.decode(frames))
-            except GoneError as gone:
+            except ObjectRemovedError as gone:
                 raise MovedError from gone.cause
             except IcestreamError as error:
                 self._tier.failed(start, error)

@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 from tests.fault.cloud.uploads import check_object
 
-from icestream.cloud import Head, ObjectDescriptor, ObjectMap
-from icestream.cloud.object_writer import ObjectMaker
+from icestream.cloud import ObjectDescriptor, ObjectMap, UploadHead
+from icestream.cloud.object_builder import ObjectBuilder
 from icestream.cloud.uploader import Uploader
 from icestream.metadata import MetadataStore, open_metadata_store
 from icestream.model.errors import ConflictError, StaleEpochError
@@ -61,9 +61,9 @@ class Broker:
         self.stream_id = str(stream.stream_id)
         self.registry = MetadataRegistry(metadata, TOPIC, self.stream_id)
         self.store = MemoryObjects(objects)
-        maker = ObjectMaker(TOPIC, self.stream_id, LogSource(self.log), self.store)
+        builder = ObjectBuilder(TOPIC, self.stream_id, LogSource(self.log), self.store)
         self.uploader = Uploader(
-            maker, self.registry, LogNotes(self.log), ObjectMap(self.registry), max_object_bytes=600
+            builder, self.registry, LogNotes(self.log), ObjectMap(self.registry), max_object_bytes=600
         )
 
     def publish(self, texts: list[bytes]) -> None:
@@ -76,7 +76,7 @@ class Broker:
     def claim(self) -> int:
         """Take the topic over; how far it was uploaded then."""
         while True:
-            head = self.registry.head() or Head(self.stream_id, 0)
+            head = self.registry.head() or UploadHead(self.stream_id, 0)
             try:
                 self.registry.claim(replace(head, epoch=self.log.stream.epoch))
             except ConflictError:

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import xxhash
 
-from icestream.cloud import Head, ObjectDescriptor, ObjectMap, Trailer, check_trailer
+from icestream.cloud import ObjectDescriptor, ObjectMap, Trailer, UploadHead, check_trailer
 from icestream.cloud.object import ObjectName, stream_prefix
-from icestream.cloud.object_writer import ObjectMaker
+from icestream.cloud.object_builder import ObjectBuilder
 from icestream.cloud.uploader import Uploader
 from icestream.metadata import MetadataStore, keys, open_metadata_store
 from icestream.metadata.store import Condition, Entry, OutcomeUnknownError, TransactionResult
@@ -119,9 +119,9 @@ class World:
         self.claim()
 
     def make_uploader(self, *, has_table: bool = True) -> Uploader:
-        maker = ObjectMaker(TOPIC, str(STREAM_ID), LogSource(self.log), self.store, read_bytes=700)
+        builder = ObjectBuilder(TOPIC, str(STREAM_ID), LogSource(self.log), self.store, read_bytes=700)
         return Uploader(
-            maker,
+            builder,
             self.registry,
             LogNotes(self.log),
             self.map,
@@ -131,7 +131,7 @@ class World:
 
     def claim(self) -> None:
         start = self.log.start_offset
-        known = self.registry.head() or Head(str(STREAM_ID), 1, first_offset=start, uploaded_end=start)
+        known = self.registry.head() or UploadHead(str(STREAM_ID), 1, first_offset=start, uploaded_end=start)
         assert known.uploaded_end <= self.log.durable_end, "what was uploaded is gone from the log"
         self.registry.claim(known)
 
@@ -180,10 +180,10 @@ class World:
                 apart = there.end_offset <= name.first_offset or there.first_offset >= name.end_offset
                 assert apart, f"{key} is sent, and {other} has some of it"
 
-    def head(self) -> Head:
+    def head(self) -> UploadHead:
         entry = self.metadata.get(keys.cloud_head(TOPIC))
         assert entry is not None
-        return Head.from_bytes(entry.value)
+        return UploadHead.from_bytes(entry.value)
 
     def described(self) -> list[ObjectDescriptor]:
         return MetadataRegistry(self.metadata, TOPIC, str(STREAM_ID)).objects()

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from tests.cloud_objects import FragileStore, upload
 
-from icestream.cloud import ObjectDescriptor, ObjectMap, Part
-from icestream.cloud.reader import CloudReader, GoneError, ReadPool, offset_at_time
-from icestream.cloud.registry import Given
+from icestream.cloud import ObjectDescriptor, ObjectMap, SegmentPart
+from icestream.cloud.reader import CloudReader, ObjectRemovedError, ReadPool, offset_at_time
+from icestream.cloud.registry import StaticDescriptions
 from icestream.config import ReaderSettings
 from icestream.metadata import open_metadata_store
 from icestream.model.errors import DamagedError, UnavailableError
@@ -179,7 +179,9 @@ def test_frames_of_another_object_are_not_taken_for_its_own(objects: Objects) ->
 def test_an_object_that_is_not_as_described_is_damaged(objects: Objects, wrong: dict[str, int], reason: str) -> None:
     objects.append(30)
     described = replace(objects.upload(), **wrong)  # type: ignore[arg-type]
-    reader = CloudReader(ObjectMap(Given([described])), objects.store, described.first_offset, pool=objects.pool)
+    reader = CloudReader(
+        ObjectMap(StaticDescriptions([described])), objects.store, described.first_offset, pool=objects.pool
+    )
     with pytest.raises(DamagedError, match=reason):
         rest_of(reader)
 
@@ -188,8 +190,8 @@ def test_a_frame_ends_where_its_part_ends(objects: Objects) -> None:
     objects.append(3)
     made = objects.upload()
     (part,) = made.parts
-    described = replace(made, parts=(part, Part(2_000, part.seed)))
-    reader = CloudReader(ObjectMap(Given([described])), objects.store, 0, pool=objects.pool)
+    described = replace(made, parts=(part, SegmentPart(2_000, part.seed)))
+    reader = CloudReader(ObjectMap(StaticDescriptions([described])), objects.store, 0, pool=objects.pool)
     with pytest.raises(DamagedError, match="past the end of its part"):
         rest_of(reader)
 
@@ -201,7 +203,7 @@ def test_what_retention_takes_under_a_reader_is_no_damage(objects: Objects) -> N
     assert reader.read()
     objects.map.remove_before(made.end_offset)
     objects.store.delete(made.key)
-    with pytest.raises(GoneError):
+    with pytest.raises(ObjectRemovedError):
         rest_of(reader)
 
 
@@ -224,10 +226,10 @@ def test_what_retention_took_is_no_damage(objects: Objects) -> None:
     assert head is not None
     objects.registry.remove([made], head)
     objects.store.delete(made.key)
-    with pytest.raises(GoneError):
+    with pytest.raises(ObjectRemovedError):
         CloudReader(objects.map, objects.store, 6, pool=objects.pool).read()
     assert objects.map.first_offset == 45  # looked at anew
-    with pytest.raises(GoneError):
+    with pytest.raises(ObjectRemovedError):
         CloudReader(other, objects.store, 6, pool=objects.pool).read()
     assert objects.reader(6).read() == []
 

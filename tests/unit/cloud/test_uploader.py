@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
 
-from icestream.cloud import Head, ObjectMap
+from icestream.cloud import ObjectMap, UploadHead
 from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import keys
 from icestream.model.errors import ConflictError, DamagedError, StaleEpochError, UnavailableError
@@ -120,7 +120,7 @@ def test_notes_ahead_of_the_metadata_store_are_an_error_that_says_so() -> None:
     world = World()
     world.publish(20)
     world.upload()
-    world.metadata.put(keys.cloud_head(TOPIC), Head(str(STREAM_ID), 1).to_bytes())
+    world.metadata.put(keys.cloud_head(TOPIC), UploadHead(str(STREAM_ID), 1).to_bytes())
     for one in world.described():
         world.metadata.delete(keys.cloud_object(TOPIC, one.first_offset))
     world.start()
@@ -206,7 +206,7 @@ def test_a_claim_that_the_last_owner_was_quicker_than_is_tried_again() -> None:
     assert raised.value.retryable
     read = newer._read
 
-    def read_and_be_late() -> tuple[Head | None, int]:
+    def read_and_be_late() -> tuple[UploadHead | None, int]:
         found = read()
         world.publish(1)
         world.upload()
@@ -228,14 +228,14 @@ def test_the_records_of_an_earlier_topic_of_that_name_do_not_stand_in_the_way() 
     other = "another-stream"
     newer = MetadataRegistry(world.metadata, TOPIC, other)
     with pytest.raises(StaleEpochError, match="another stream"):
-        newer.claim(Head(other, 1))  # the topic's record does not say that the name is this stream's
+        newer.claim(UploadHead(other, 1))  # the topic's record does not say that the name is this stream's
     record = b'{"topic":"default/events","stream_id":"another-stream","created_us":1}'
     world.metadata.put(keys.topic(TOPIC), record)
-    newer.claim(Head(other, 1))
+    newer.claim(UploadHead(other, 1))
     assert newer.objects() == []
     assert ObjectMap(newer).first_offset is None
     with pytest.raises(StaleEpochError):
-        world.registry.update(Head(str(STREAM_ID), 1))
+        world.registry.update(UploadHead(str(STREAM_ID), 1))
 
 
 def test_stores_that_share_objects_see_each_others() -> None:
@@ -250,7 +250,7 @@ def test_the_head_is_never_read_anew_while_somebody_changes_it(monkeypatch: pyte
     changing = world.uploader._changing
     real, held = world.registry.refresh, []
 
-    def refresh() -> Head:
+    def refresh() -> UploadHead:
         held.append(changing.locked())
         return real()
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.cloud_objects import FragileStore
 
 from icestream.client.pipeline import BacklogAnswer
-from icestream.cloud import ObjectDescriptor, Part
+from icestream.cloud import ObjectDescriptor, SegmentPart
 from icestream.config import load_settings
 from icestream.model.errors import DeadlineError
 from icestream.model.names import TopicName
@@ -21,7 +21,7 @@ def backlog(sizes: list[tuple[int, int]]) -> CloudBacklog:
     for count, nbytes in sizes:
         last = first + count
         objects.append(
-            ObjectDescriptor("k", "t", "s", 1, first, last, 0, 0, 1, nbytes, nbytes, 0, (Part(0, 0),), 0, 0, 0)
+            ObjectDescriptor("k", "t", "s", 1, first, last, 0, 0, 1, nbytes, nbytes, 0, (SegmentPart(0, 0),), 0, 0, 0)
         )
         first = last
     total = sum(nbytes for _, nbytes in sizes)

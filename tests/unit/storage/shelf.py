@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from icestream.cloud import Head, ObjectDescriptor, ObjectInfo, ObjectWriter, Trailer
+from icestream.cloud import ObjectDescriptor, ObjectInfo, ObjectWriter, Trailer, UploadHead
 from icestream.cloud.object import ObjectName, object_key
 from icestream.config import UploaderSettings
 from icestream.metadata import open_metadata_store
@@ -70,7 +70,7 @@ class Shelf:
         self.store = StoredObjects()
         self.metadata = open_metadata_store(in_memory=True)
         self.registry = MetadataRegistry(self.metadata, topic, stream_id)
-        self.registry.claim(Head(stream_id, epoch=1))
+        self.registry.claim(UploadHead(stream_id, epoch=1))
         uploading = Uploading(UploaderSettings(enabled=True)) if uploads else None  # it is not started
         self.cloud = TopicCloud(topic, stream_id, self.store, self.registry, uploading=uploading)
 
@@ -99,7 +99,7 @@ class Shelf:
         content = bytes(data_bytes) + Trailer(SparseIndex(65536), descriptor).to_bytes()
         self.store.put(key, content)
         described = ObjectDescriptor(**(vars(descriptor) | {"size": len(content)}))
-        moved = Head(
+        moved = UploadHead(
             **(
                 vars(head)
                 | {
@@ -114,7 +114,7 @@ class Shelf:
         return described
 
     @property
-    def head(self) -> Head:
+    def head(self) -> UploadHead:
         found = self.registry.head()
         assert found is not None
         return found

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from tests.unit.storage.shelf import MINUTE_US, STREAM_ID, TOPIC, Shelf
 
-from icestream.cloud import Head, Span
+from icestream.cloud import ObjectSpan, UploadHead
 from icestream.cloud.object import ObjectName, object_key, topic_key
 from icestream.metadata.store import OutcomeUnknownError
 from icestream.model.errors import StaleEpochError, UnavailableError
@@ -13,7 +13,8 @@ from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
 
 SPANS = tuple(
-    Span(first, first + 10, last_time_us=(first // 10 + 1) * MINUTE_US, size=1_000_000) for first in range(0, 50, 10)
+    ObjectSpan(first, first + 10, last_time_us=(first // 10 + 1) * MINUTE_US, size=1_000_000)
+    for first in range(0, 50, 10)
 )
 NOW_US = 6 * MINUTE_US
 
@@ -141,7 +142,7 @@ def test_more_objects_than_a_transaction_takes_go_in_several(shelf: Shelf) -> No
 
 def test_an_owner_of_the_past_removes_nothing(shelf: Shelf) -> None:
     taken_over = MetadataRegistry(shelf.metadata, TOPIC, STREAM_ID)
-    taken_over.claim(Head(**(vars(shelf.head) | {"epoch": 2})))
+    taken_over.claim(UploadHead(**(vars(shelf.head) | {"epoch": 2})))
     with pytest.raises(StaleEpochError):
         remove_objects(shelf.cloud, 30, NOW_US)
     assert len(shelf.ranges) == 5

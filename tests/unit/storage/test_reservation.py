@@ -12,7 +12,7 @@ import pytest
 from tests.cloud_objects import FragileStore
 from tests.unit.storage.disaster import PATIENCE, TOPIC, Disaster, publish, rows, storage
 
-from icestream.cloud import Head
+from icestream.cloud import UploadHead
 from icestream.cloud.object import topic_key
 from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import StaleEpochError, UnavailableError
@@ -37,7 +37,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def reserved_end(path: Path) -> int:
     with open_metadata_store(sqlite_path=path / "metadata.db") as metadata:
         entry = metadata.get(keys.cloud_head(TopicName.parse(TOPIC)))
-    return Head.from_bytes(entry.value).reserved_end if entry is not None else 0
+    return UploadHead.from_bytes(entry.value).reserved_end if entry is not None else 0
 
 
 def away(*_: object) -> Any:
@@ -238,7 +238,7 @@ def test_a_claim_never_sets_a_reservation_back() -> None:
     with open_metadata_store(in_memory=True) as metadata:
         name = TopicName.parse(TOPIC)
         old, new = (MetadataRegistry(metadata, name, "a-stream") for _ in range(2))
-        seen = old.claim(Head("a-stream", 1, reserved_end=100))
+        seen = old.claim(UploadHead("a-stream", 1, reserved_end=100))
         old.update(replace(seen, reserved_end=200))
         assert new.claim(replace(seen, epoch=2)).reserved_end == 200
         assert new.head() == new.owned == replace(seen, epoch=2, reserved_end=200)
@@ -254,7 +254,7 @@ def test_a_recovery_gives_up_what_was_reserved_while_it_began(
     disaster.strike(store, keep_metadata=True)
     claim = MetadataRegistry.claim
 
-    def late(registry: MetadataRegistry, head: Head) -> Head:
+    def late(registry: MetadataRegistry, head: UploadHead) -> UploadHead:
         """The owner of the past renews between the look at the head and the claim."""
         monkeypatch.setattr(MetadataRegistry, "claim", claim)
         owner = MetadataRegistry(registry._metadata, TopicName.parse(TOPIC), head.stream_id)
@@ -269,5 +269,5 @@ def test_a_recovery_gives_up_what_was_reserved_while_it_began(
 
 
 def test_a_head_that_a_later_version_wrote_can_be_read() -> None:
-    head = Head("a-stream", 3, reserved_end=7)
-    assert Head.from_bytes(head.to_bytes().replace(b"{", b'{"unheard":1,', 1)) == head
+    head = UploadHead("a-stream", 3, reserved_end=7)
+    assert UploadHead.from_bytes(head.to_bytes().replace(b"{", b'{"unheard":1,', 1)) == head

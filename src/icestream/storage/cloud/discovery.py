@@ -10,18 +10,18 @@ import structlog
 
 from icestream.cloud import (
     FOOTER_BYTES,
-    Head,
     ObjectDescriptor,
     ObjectMap,
     ObjectStore,
     Trailer,
+    UploadHead,
     decode_trailer,
     footer_data_bytes,
     inline_index,
 )
 from icestream.cloud.object import TOPIC_FILE, ObjectName, topic_key
 from icestream.cloud.reader import CloudReader, ReadPool
-from icestream.cloud.registry import Given
+from icestream.cloud.registry import StaticDescriptions
 from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
@@ -62,7 +62,7 @@ class TopicFile(NamedTuple):
     """What `topic.json` says."""
 
     record: TopicRecord
-    head: Head
+    head: UploadHead
 
     @classmethod
     def read(cls, store: ObjectStore, topic: TopicName, stream_id: str) -> "TopicFile | None":
@@ -73,7 +73,7 @@ class TopicFile(NamedTuple):
             return None
         try:
             fields: dict[str, Any] = json.loads(store.read(key, 0, info.size))
-            return cls(record_of(fields["record"]), Head.from_fields(fields["head"]))
+            return cls(record_of(fields["record"]), UploadHead.from_fields(fields["head"]))
         except (ObjectNotFoundError, DamagedError, ValueError, KeyError, TypeError):
             return None
 
@@ -169,7 +169,7 @@ def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator
 def check_frames(store: ObjectStore, descriptor: ObjectDescriptor) -> None:
     """Read an object through; raises `DamagedError` where any of its frames is not what was written."""
     pool = ReadPool()
-    reader = CloudReader(ObjectMap(Given([descriptor])), store, descriptor.first_offset, pool=pool)
+    reader = CloudReader(ObjectMap(StaticDescriptions([descriptor])), store, descriptor.first_offset, pool=pool)
     try:
         while reader.read():
             pass

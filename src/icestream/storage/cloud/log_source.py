@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import structlog
 
-from icestream.cloud.object_writer import Extent, Place, Run
+from icestream.cloud.object_builder import LogPosition, LogRange, SegmentSlice
 from icestream.cloud.uploader import UploadNotes
 from icestream.model.errors import DamagedError, UnavailableError
 from icestream.model.frame_bytes import HEADER_BYTES as FRAME_HEADER_BYTES
@@ -54,19 +54,19 @@ class Piece(NamedTuple):
     def path(self) -> Path:
         return self.segment.path
 
-    def start(self, place: Place) -> int:
-        """The first byte that an extent from a place on has of it."""
+    def start(self, place: LogPosition) -> int:
+        """The first byte that a range from a place on has of it."""
         return place.byte_pos if place.file_seq == self.header.number else HEADER_BYTES
 
 
 class LogSource:
-    """`icestream.cloud.object_writer.FrameSource` over a log. For one cycle at a time."""
+    """`icestream.cloud.object_builder.FrameSource` over a log. For one cycle at a time."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._synced = log.context.options.sync_mode is SyncMode.ALWAYS
         self._producers: LogProducers | None = None
-        """After the last extent, so that they need not be found again for the next."""
+        """After the last log_range, so that they need not be found again for the next."""
 
     @property
     def epoch(self) -> int:
@@ -87,7 +87,7 @@ class LogSource:
             self._log.sync()
         return visible
 
-    def plan(self, first_offset: int, hint: Place, max_bytes: int | None) -> Extent | None:
+    def plan(self, first_offset: int, hint: LogPosition, max_bytes: int | None) -> LogRange | None:
         visible = self._look()
         if first_offset >= visible.end_offset:
             return None
@@ -110,51 +110,51 @@ class LogSource:
                 if end_offset > first_offset:
                     break
             if length:
-                end, end_offset = Place(piece.header.number, piece.limit), piece.end_offset
+                end, end_offset = LogPosition(piece.header.number, piece.limit), piece.end_offset
             room -= length
             if room <= 0:
                 break
-        return Extent(first_offset, end_offset, start, end)
+        return LogRange(first_offset, end_offset, start, end)
 
-    def _cut(self, piece: Piece, position: int, room: int, *, first: bool) -> tuple[Place, int] | None:
+    def _cut(self, piece: Piece, position: int, room: int, *, first: bool) -> tuple[LogPosition, int] | None:
         """The last place in a segment that its index knows and that there is room for; if `first`, one too far."""
         found = self._index(piece).frame_within(position, position + room)
         if found is None or found[1] >= piece.limit or (found[1] > position + room and not first):
             return None
-        return Place(piece.header.number, found[1]), found[0]
+        return LogPosition(piece.header.number, found[1]), found[0]
 
-    def extent(self, first_offset: int, end_offset: int) -> Extent | None:
+    def find_range(self, first_offset: int, end_offset: int) -> LogRange | None:
         visible = self._look()
         if not visible.start_offset <= first_offset < end_offset <= visible.end_offset:
             return None
         start, end = self._locate(visible, first_offset), self._locate(visible, end_offset)
-        return Extent(first_offset, end_offset, start, end) if start is not None and end is not None else None
+        return LogRange(first_offset, end_offset, start, end) if start is not None and end is not None else None
 
     @contextmanager
-    def runs(self, extent: Extent) -> Iterator[Iterator[Run]]:
+    def slices(self, log_range: LogRange) -> Iterator[Iterator[SegmentSlice]]:
         log = self._log
         with log.leases.lock:
             visible = log.visible
-            if extent.first_offset < visible.start_offset:
-                raise self._pruned(extent)
-            lease = log.leases.take(extent.first_offset)
+            if log_range.first_offset < visible.start_offset:
+                raise self._pruned(log_range)
+            lease = log.leases.take(log_range.first_offset)
         try:
-            yield self._runs(visible, extent)
+            yield self._slices(visible, log_range)
         except FileNotFoundError as error:
-            if extent.first_offset < log.start_offset:
-                raise self._pruned(extent) from error
-            raise damaged(Path(error.filename), 0, "the segment's file is gone", extent.first_offset) from error
+            if log_range.first_offset < log.start_offset:
+                raise self._pruned(log_range) from error
+            raise damaged(Path(error.filename), 0, "the segment's file is gone", log_range.first_offset) from error
         finally:
             log.leases.release(lease)
 
-    def _runs(self, visible: Visible, extent: Extent) -> Iterator[Run]:
-        for piece in _pieces(visible, extent.start):
-            number, start = piece.header.number, piece.start(extent.start)
-            end = extent.end.byte_pos if number == extent.end.file_seq else piece.limit
-            if number > extent.end.file_seq or start >= end:
+    def _slices(self, visible: Visible, log_range: LogRange) -> Iterator[SegmentSlice]:
+        for piece in _pieces(visible, log_range.start):
+            number, start = piece.header.number, piece.start(log_range.start)
+            end = log_range.end.byte_pos if number == log_range.end.file_seq else piece.limit
+            if number > log_range.end.file_seq or start >= end:
                 continue
             with self._open(piece) as file:
-                yield Run(file, str(piece.path), number, piece.header.seed, start, end)
+                yield SegmentSlice(file, str(piece.path), number, piece.header.seed, start, end)
 
     @contextmanager
     def _open(self, piece: Piece) -> Iterator[File]:
@@ -164,33 +164,33 @@ class LogSource:
         finally:
             file.close()
 
-    def producers(self, extent: Extent) -> "LogProducers":
-        """From the last extent if this one follows on it, else from the segment that it begins in."""
+    def producers(self, log_range: LogRange) -> "LogProducers":
+        """From the last log_range if this one follows on it, else from the segment that it begins in."""
         known = self._producers
-        if known is None or known.offset != extent.first_offset:
-            known = self._restored(extent)
+        if known is None or known.offset != log_range.first_offset:
+            known = self._restored(log_range)
         self._producers = known
         return known
 
-    def _restored(self, extent: Extent) -> "LogProducers":
+    def _restored(self, log_range: LogRange) -> "LogProducers":
         log = self._log
-        piece = _pieces(log.visible, extent.start)[0]
+        piece = _pieces(log.visible, log_range.start)[0]
         base_offset = piece.header.base_offset
         state = Producers(log.context.options.max_producers)
         state.load(log.context.files, segment_path(log.directory, base_offset, PRODUCERS_SUFFIX))
         found = LogProducers(state, base_offset)
         with self._open(piece) as file:
-            for _, frame in scan_sound(file, piece.path, HEADER_BYTES, extent.start.byte_pos, piece.header.seed):
+            for _, frame in scan_sound(file, piece.path, HEADER_BYTES, log_range.start.byte_pos, piece.header.seed):
                 found.note(frame)
         return found
 
-    def _locate(self, visible: Visible, offset: int, hint: Place | None = None) -> Place | None:
+    def _locate(self, visible: Visible, offset: int, hint: LogPosition | None = None) -> LogPosition | None:
         """Where the frame begins that begins with an offset; None if that lies within a frame."""
         if offset == visible.end_offset:
-            return Place(visible.active.header.number, visible.active_position)
+            return LogPosition(visible.active.header.number, visible.active_position)
         header = find_segment(visible, offset).header
         if offset == header.base_offset:
-            return Place(header.number, HEADER_BYTES)
+            return LogPosition(header.number, HEADER_BYTES)
         piece = next(piece for piece in _pieces(visible) if piece.header.number == header.number)
         with self._open(piece) as file:
             if hint is not None and hint.file_seq == header.number and HEADER_BYTES <= hint.byte_pos < piece.limit:
@@ -201,7 +201,7 @@ class LogSource:
             start = self._index(piece).position_of_offset(offset) or HEADER_BYTES
             for position, frame in scan_sound(file, piece.path, start, piece.limit, header.seed):
                 if frame.base_offset >= offset:
-                    return Place(header.number, position) if frame.base_offset == offset else None
+                    return LogPosition(header.number, position) if frame.base_offset == offset else None
         return None
 
     def _index(self, piece: Piece) -> SparseIndex:
@@ -210,16 +210,16 @@ class LogSource:
         with self._open(piece) as file:
             return self._log.indexes.get(piece.segment, file)
 
-    def _pruned(self, extent: Extent) -> UnavailableError:
+    def _pruned(self, log_range: LogRange) -> UnavailableError:
         return UnavailableError(
-            f"offset {extent.first_offset} was pruned from the log while it was to be uploaded",
+            f"offset {log_range.first_offset} was pruned from the log while it was to be uploaded",
             operation="upload",
             place=self._log.stream.topic,
         )
 
 
 class LogProducers:
-    """`icestream.cloud.object_writer.Producers` by the log's own rules."""
+    """`icestream.cloud.object_builder.ProducerTracker` by the log's own rules."""
 
     def __init__(self, state: Producers, offset: int) -> None:
         self._state = state
@@ -258,7 +258,7 @@ class LogNotes:
         write_record(self._files, self._path, notes.to_fields())
 
 
-def _pieces(visible: Visible, start: Place | None = None) -> list[Piece]:
+def _pieces(visible: Visible, start: LogPosition | None = None) -> list[Piece]:
     """The segments from the one on that a place lies in."""
     pieces = [Piece(segment, segment.footer.position, segment.footer.end_offset) for segment in visible.sealed]
     pieces.append(Piece(visible.active, visible.active_position, visible.end_offset))

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from icestream.cloud import Head, ObjectDescriptor, ObjectStore, Trailer
+from icestream.cloud import ObjectDescriptor, ObjectStore, Trailer, UploadHead
 from icestream.cloud.object import check_trailer, stream_prefix, topic_prefix
 from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
@@ -204,17 +204,17 @@ class TopicRecovery:
         streams = find_streams(self._store, stream_prefix(self._name, stream_id))
         return [found for stream in streams for found in stream.objects]
 
-    def _identify(self) -> tuple[TopicRecord, Head]:
+    def _identify(self) -> tuple[TopicRecord, UploadHead]:
         """The topic's record, of the metadata store or else of the object store, and the head that is noted there."""
         entry = self._metadata.get(keys.topic(self._name))
         if entry is not None:
             record = TopicRecord.from_bytes(entry.value)
             self._sources.append("metadata store: the topic's record")
             file = TopicFile.read(self._store, self._name, record.stream_id)
-            return record, file.head if file is not None else Head(record.stream_id, 0)
+            return record, file.head if file is not None else UploadHead(record.stream_id, 0)
         return self._identify_by_objects()
 
-    def _identify_by_objects(self) -> tuple[TopicRecord, Head]:
+    def _identify_by_objects(self) -> tuple[TopicRecord, UploadHead]:
         streams = find_streams(self._store, topic_prefix(self._name))
         known = [(stream, self._file(stream)) for stream in streams]
         if not known:
@@ -230,7 +230,7 @@ class TopicRecovery:
         self._sources.append(f"{self._store.name}: the topic's record, of stream {stream.stream_id}{also}")
         return record, noted
 
-    def _file(self, stream: FoundStream) -> tuple[TopicRecord, Head]:
+    def _file(self, stream: FoundStream) -> tuple[TopicRecord, UploadHead]:
         """What `topic.json` or else the last object says of a stream."""
         file = TopicFile.read(self._store, stream.topic, stream.stream_id)
         if file is not None:
@@ -243,7 +243,9 @@ class TopicRecovery:
                 place=f"{self._store.name}/{stream_prefix(stream.topic, stream.stream_id)}",
                 remedy="restore topic.json from a copy or an older version of it",
             )
-        return record_of(read_trailer(self._store, chain[-1].key, chain[-1].size).record), Head(stream.stream_id, 0)
+        return record_of(read_trailer(self._store, chain[-1].key, chain[-1].size).record), UploadHead(
+            stream.stream_id, 0
+        )
 
     def _table_end(self, record: TopicRecord) -> int | None:
         if not record.has_table:
@@ -261,10 +263,12 @@ class TopicRecovery:
 
     # Step 2
 
-    def _claim(self, registry: MetadataRegistry, record: TopicRecord, noted: Head, committed: int | None) -> Head:
+    def _claim(
+        self, registry: MetadataRegistry, record: TopicRecord, noted: UploadHead, committed: int | None
+    ) -> UploadHead:
         for _ in range(_MAX_CLAIMS):
             head = registry.head()
-            known = head or Head(record.stream_id, record.epoch)
+            known = head or UploadHead(record.stream_id, record.epoch)
             reserved_end = known.reserved_end
             if head is None or head.updated_us < noted.updated_us:  # lost, or set back to an older state
                 reserved_end = max(reserved_end, self._supposed_reservation(record, noted, committed or 0))
@@ -282,7 +286,7 @@ class TopicRecovery:
             "the topic's head keeps changing", operation=_OPERATION, place=str(self._name), remedy="try again"
         )
 
-    def _supposed_reservation(self, record: TopicRecord, noted: Head, committed: int) -> int:
+    def _supposed_reservation(self, record: TopicRecord, noted: UploadHead, committed: int) -> int:
         """How far messages may have come where the metadata store cannot tell: what others know may be out of date."""
         last = max(self._listed(record.stream_id), key=lambda found: found.name.end_offset, default=None)
         ends = [noted.reserved_end, noted.uploaded_end, committed]
@@ -297,7 +301,7 @@ class TopicRecovery:
 
     # Step 3
 
-    def _describe_all(self, registry: MetadataRegistry, head: Head) -> _Objects:
+    def _describe_all(self, registry: MetadataRegistry, head: UploadHead) -> _Objects:
         known = registry.objects()
         listed = self._listed(head.stream_id)
         new = in_order(listed, after=known[-1].end_offset if known else 0)
@@ -353,12 +357,14 @@ class TopicRecovery:
 
     # Steps 4 to 6
 
-    def _reserved_end(self, head: Head, objects: _Objects) -> int:
+    def _reserved_end(self, head: UploadHead, objects: _Objects) -> int:
         """That of the head; an object knows of more messages only where the metadata store was set back."""
         known_end = objects.last.durable_end if objects.last is not None else 0
         return head.reserved_end if known_end <= head.reserved_end else known_end + STEP
 
-    def _move_head(self, registry: MetadataRegistry, objects: _Objects, uploaded_end: int, end_offset: int) -> Head:
+    def _move_head(
+        self, registry: MetadataRegistry, objects: _Objects, uploaded_end: int, end_offset: int
+    ) -> UploadHead:
         """The next object begins with the new log's first frame, in a segment that has no predecessor's number."""
         head = registry.refresh()
         head = replace(
@@ -406,7 +412,7 @@ def _unreadable(objects: _Objects, uploaded_end: int, committed: int) -> list[tu
     return [*ranges, (end, uploaded_end)] if uploaded_end > end else ranges
 
 
-def _with_objects(head: Head, descriptors: list[ObjectDescriptor], uploaded_end: int, now_us: int) -> Head:
+def _with_objects(head: UploadHead, descriptors: list[ObjectDescriptor], uploaded_end: int, now_us: int) -> UploadHead:
     return replace(
         head,
         first_offset=descriptors[0].first_offset if descriptors else uploaded_end,

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from icestream.cloud import Head, ObjectDescriptor
+from icestream.cloud import ObjectDescriptor, UploadHead
 from icestream.metadata import Absent, Delete, Exists, MetadataStore, Put, RevisionIs, keys, scan
 from icestream.metadata.store import Condition, Entry, Operation, OutcomeUnknownError
 from icestream.model.errors import ConflictError, StaleEpochError
@@ -31,18 +31,18 @@ class MetadataRegistry:
         self._lock = threading.Lock()
         self._revision = 0
         self._epoch = 0
-        self._owned: Head | None = None
+        self._owned: UploadHead | None = None
 
     @property
-    def owned(self) -> Head | None:
+    def owned(self) -> UploadHead | None:
         """The head as this owner wrote it last; None before the claim, or when the last outcome is not known."""
         return self._owned
 
-    def head(self) -> Head | None:
+    def head(self) -> UploadHead | None:
         head, _ = self._read()
         return head if head is not None and head.stream_id == self.stream_id else None
 
-    def claim(self, head: Head) -> Head:
+    def claim(self, head: UploadHead) -> UploadHead:
         """Changes the owner, never how far the topic is: who wants that updates afterwards.
 
         Its reservation is the larger one, of the head and of what the store has: whoever owned the topic until now may
@@ -77,21 +77,21 @@ class MetadataRegistry:
                 if not self._metadata.transaction([RevisionIs(self._key, revision)], puts).succeeded:
                     raise self._moved()
 
-    def refresh(self) -> Head:
+    def refresh(self) -> UploadHead:
         """The head as the store has it, to go on with; raises `StaleEpochError` unless this owner wrote it."""
         with self._lock:
             return self._refresh()
 
-    def publish(self, descriptor: ObjectDescriptor, head: Head) -> None:
+    def publish(self, descriptor: ObjectDescriptor, head: UploadHead) -> None:
         key = keys.cloud_object(self._topic, descriptor.first_offset)
         with self._lock:
             self._change(head, [Absent(key)], [Put(key, descriptor.to_bytes())])
 
-    def update(self, head: Head) -> None:
+    def update(self, head: UploadHead) -> None:
         with self._lock:
             self._change(head, [], [])
 
-    def remove(self, descriptors: list[ObjectDescriptor], head: Head) -> None:
+    def remove(self, descriptors: list[ObjectDescriptor], head: UploadHead) -> None:
         found = [keys.cloud_object(self._topic, descriptor.first_offset) for descriptor in descriptors]
         with self._lock:
             self._change(head, [Exists(key) for key in found], [Delete(key) for key in found])
@@ -131,12 +131,12 @@ class MetadataRegistry:
     def _entries(self) -> Iterator[Entry]:
         return scan(self._metadata, keys.cloud_objects(self._topic))
 
-    def _read(self) -> tuple[Head | None, int]:
+    def _read(self) -> tuple[UploadHead | None, int]:
         """The head whatever stream it is of, and its revision."""
         entry = self._metadata.get(self._key)
-        return (Head.from_bytes(entry.value), entry.mod_revision) if entry is not None else (None, 0)
+        return (UploadHead.from_bytes(entry.value), entry.mod_revision) if entry is not None else (None, 0)
 
-    def _refresh(self) -> Head:
+    def _refresh(self) -> UploadHead:
         head, revision = self._read()
         if head is None or (head.stream_id, head.epoch) != (self.stream_id, self._epoch):
             self._owned = None
@@ -144,7 +144,7 @@ class MetadataRegistry:
         self._revision, self._owned = revision, head
         return head
 
-    def _change(self, head: Head, conditions: Sequence[Condition], operations: Sequence[Operation]) -> None:
+    def _change(self, head: UploadHead, conditions: Sequence[Condition], operations: Sequence[Operation]) -> None:
         """Under the lock. A transaction whose outcome is not known is looked for before it is called a failure."""
         wanted = [RevisionIs(self._key, self._revision), *conditions]
         value = head.to_bytes()
@@ -186,7 +186,7 @@ class MetadataRegistry:
             remedy="it is read again and the change is tried again",
         )
 
-    def _stale(self, found: Head | None) -> StaleEpochError:
+    def _stale(self, found: UploadHead | None) -> StaleEpochError:
         owner = "another stream"
         if found is not None and found.stream_id == self.stream_id:
             owner = f"an owner of epoch {found.epoch}"
@@ -199,6 +199,6 @@ class MetadataRegistry:
         )
 
 
-def _progress(head: Head) -> Head:
+def _progress(head: UploadHead) -> UploadHead:
     """How far a topic is, whoever owns it."""
     return replace(head, epoch=0, reserved_end=0, updated_us=0)

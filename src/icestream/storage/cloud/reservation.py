@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from icestream.cloud import Head
+from icestream.cloud import UploadHead
 from icestream.cloud.object import stream_prefix
 from icestream.model.clock import Clock
 from icestream.model.errors import ConflictError, IcestreamError, LogLostError, ObjectNotFoundError, StaleEpochError
@@ -60,13 +60,13 @@ class Reservation:
                 return
         raise _keeps_changing(log)
 
-    def _first_head(self) -> Head:
+    def _first_head(self) -> UploadHead:
         """The metadata store has none: the topic is new there, or that store was lost and the log was not.
 
         What lies in the object store is described anew then: who does not know of objects may not count without them.
         """
         cloud, log = self._cloud, self._log
-        head = Head(cloud.stream_id, log.stream.epoch)
+        head = UploadHead(cloud.stream_id, log.stream.epoch)
         notes = LogNotes(log).load()
         if not log.start_offset and log.stream.epoch == 1 and notes is None:
             return head  # nothing of it was ever uploaded
@@ -227,7 +227,7 @@ class LoneReservation:
             self._renewing.release()
 
 
-def _claim(registry: MetadataRegistry, head: Head, log: Log, now_us: int) -> Head:
+def _claim(registry: MetadataRegistry, head: UploadHead, log: Log, now_us: int) -> UploadHead:
     if head.uploaded_end > log.durable_end:
         raise _lost(head.uploaded_end, log)
     reserved_end = max(head.reserved_end, log.durable_end + STEP)

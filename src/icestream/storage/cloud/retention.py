@@ -18,7 +18,7 @@ import structlog
 
 from icestream.cloud import ObjectDescriptor, ObjectInfo
 from icestream.cloud.object import FOOTER_BYTES, ObjectName, footer_data_bytes, stream_prefix
-from icestream.cloud.registry import Span
+from icestream.cloud.registry import ObjectSpan
 from icestream.storage.cloud.topic_cloud import TopicCloud
 
 MAX_REMOVED = 1_000
@@ -67,7 +67,7 @@ def _lies_there(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
 
 
 def expired_below(
-    spans: Sequence[Span], *, safe_end: int | None, minutes: int | None, megabytes: int | None, now_us: int
+    spans: Sequence[ObjectSpan], *, safe_end: int | None, minutes: int | None, megabytes: int | None, now_us: int
 ) -> int:
     """The offset below which objects may go; `safe_end` is where they are kept besides, None where they need not be."""
     nbytes = sum(span.size for span in spans)
@@ -95,7 +95,7 @@ def remove_objects(cloud: TopicCloud, below: int, now_us: int) -> int:
     return removed
 
 
-def _remove(cloud: TopicCloud, doomed: list[Span], below: int, now_us: int) -> int:
+def _remove(cloud: TopicCloud, doomed: list[ObjectSpan], below: int, now_us: int) -> int:
     described = [cloud.registry.get(span.first_offset) for span in doomed]
     descriptors = [descriptor for descriptor in described if descriptor is not None]
     if len(descriptors) < len(doomed):

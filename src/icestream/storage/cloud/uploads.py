@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from icestream.cloud import Head
-from icestream.cloud.object_writer import ObjectMaker
+from icestream.cloud import UploadHead
+from icestream.cloud.object_builder import ObjectBuilder
 from icestream.cloud.uploader import Uploader
 from icestream.config import UploaderSettings
 from icestream.model.clock import Clock, now_us
@@ -86,7 +86,7 @@ class TopicUploads:
         self._clock = clock
         self._cancelled = threading.Event()
         self._uploader = Uploader(
-            ObjectMaker(
+            ObjectBuilder(
                 cloud.topic,
                 cloud.stream_id,
                 LogSource(log),
@@ -113,7 +113,7 @@ class TopicUploads:
         self._last_upload_us: int | None = None
         self._error: IcestreamError | None = None
         self._stopped = False
-        self._head: Head | None = None
+        self._head: UploadHead | None = None
         """The last one that was known; figures need not be newer."""
         self._reserving = threading.Lock()
         """Held by who moves the reservation and the log's limit with it."""

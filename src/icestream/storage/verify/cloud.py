@@ -8,7 +8,15 @@ from itertools import pairwise
 import pyarrow as pa
 import xxhash
 
-from icestream.cloud import Head, ObjectDescriptor, ObjectInfo, ObjectStore, Trailer, check_trailer, damaged_object
+from icestream.cloud import (
+    ObjectDescriptor,
+    ObjectInfo,
+    ObjectStore,
+    Trailer,
+    UploadHead,
+    check_trailer,
+    damaged_object,
+)
 from icestream.cloud.object import ObjectName, stream_prefix, topic_key
 from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.frame_bytes import Complete, Corrupt, Scan
@@ -145,7 +153,7 @@ class CloudAudit:
                 return str(read_trailer(self._cloud.store, descriptor).record.get("storage", "table"))
         return "table"
 
-    def _check_records(self, head: Head | None) -> None:
+    def _check_records(self, head: UploadHead | None) -> None:
         for before, after in pairwise(self.objects):
             if after.first_offset > before.end_offset:
                 text = "no object in the cloud has these offsets, and objects before and behind them are there"
@@ -232,8 +240,8 @@ class CloudAudit:
         self._report.add(Finding(kind, text, first, last, place))
 
 
-def _records(cloud: TopicCloud) -> tuple[Head | None, list[ObjectDescriptor]]:
-    """Head and objects as they were at one moment, also while a broker changes them."""
+def _records(cloud: TopicCloud) -> tuple[UploadHead | None, list[ObjectDescriptor]]:
+    """UploadHead and objects as they were at one moment, also while a broker changes them."""
     while True:
         before, objects, after = cloud.registry.head(), cloud.registry.objects(), cloud.registry.head()
         if before == after:

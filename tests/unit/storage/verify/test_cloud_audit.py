@@ -9,7 +9,7 @@ import pytest
 from tests.cloud_objects import CloudStage
 from tests.reading import TOPIC
 
-from icestream.cloud import Head, ObjectDescriptor
+from icestream.cloud import ObjectDescriptor, UploadHead
 from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import keys
 from icestream.model.messages import message_batch
@@ -150,7 +150,7 @@ def test_a_head_without_any_object_is_a_finding(stage: CloudStage) -> None:
 def test_an_empty_head_is_sound(tmp_path: Path) -> None:
     stage = CloudStage(tmp_path)
     stage.publish([b"x"])
-    stage.cloud.registry.claim(Head(stage.topic.record.stream_id, 1, reserved_end=100))
+    stage.cloud.registry.claim(UploadHead(stage.topic.record.stream_id, 1, reserved_end=100))
     assert verify(stage).is_sound
     stage.close()
 

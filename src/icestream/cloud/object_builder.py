@@ -1,4 +1,4 @@
-"""Making one object of an extent of the log: steps 2 and 3 of an upload."""
+"""Making one object of a range of the log: steps 2 and 3 of an upload."""
 
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -11,7 +11,7 @@ import xxhash
 from icestream.cloud.object import (
     ObjectDescriptor,
     ObjectName,
-    Part,
+    SegmentPart,
     Trailer,
     check_trailer,
     damaged_object,
@@ -42,7 +42,7 @@ INDEX_INTERVAL_BYTES = 1 << 20
 _FRAMES_IN_A_ROW = 32
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A position in the log, behind a whole frame or before the first."""
 
     file_seq: int
@@ -50,17 +50,17 @@ class Place(NamedTuple):
     byte_pos: int
 
 
-class Extent(NamedTuple):
+class LogRange(NamedTuple):
     """Frames that follow on each other in the log; all of them durable."""
 
     first_offset: int
     end_offset: int
-    start: Place
-    end: Place
+    start: LogPosition
+    end: LogPosition
 
 
-class Run(NamedTuple):
-    """The part of an extent that lies in one segment."""
+class SegmentSlice(NamedTuple):
+    """The part of a range that lies in one segment."""
 
     file: Readable
     name: str
@@ -71,7 +71,7 @@ class Run(NamedTuple):
     end: int
 
 
-class Producers(Protocol):
+class ProducerTracker(Protocol):
     """What producers sent, up to the frame that was noted last."""
 
     def note(self, frame: Frame, /) -> None: ...
@@ -91,38 +91,38 @@ class FrameSource(Protocol):
     def bounds(self) -> tuple[int, int]:
         """The first offset that the log has and the one behind the last durable message."""
 
-    def plan(self, first_offset: int, hint: Place, max_bytes: int | None) -> Extent | None:
+    def plan(self, first_offset: int, hint: LogPosition, max_bytes: int | None) -> LogRange | None:
         """Whole frames from an offset on, as many as fit and at least one; None if there are none.
 
         `hint` is where the offset is thought to lie.
         """
 
-    def extent(self, first_offset: int, end_offset: int) -> Extent | None:
+    def find_range(self, first_offset: int, end_offset: int) -> LogRange | None:
         """The frames between two offsets; None where the log has not all of them."""
 
-    def runs(self, extent: Extent) -> AbstractContextManager[Iterator[Run]]:
-        """The extent segment by segment; retention leaves it alone for a bounded time."""
+    def slices(self, log_range: LogRange) -> AbstractContextManager[Iterator[SegmentSlice]]:
+        """The log_range segment by segment; retention leaves it alone for a bounded time."""
 
-    def producers(self, extent: Extent) -> Producers:
-        """The producers' state before an extent."""
+    def producers(self, log_range: LogRange) -> ProducerTracker:
+        """The producers' state before a range."""
 
 
-class Packing:
-    """Iterates over an extent's bytes as they go into an object, and gathers what is to be said about them."""
+class FramePacker:
+    """Iterates over a range's bytes as they go into an object, and gathers what is to be said about them."""
 
-    def __init__(self, source: FrameSource, extent: Extent, read_bytes: int = READ_BYTES) -> None:
+    def __init__(self, source: FrameSource, log_range: LogRange, read_bytes: int = READ_BYTES) -> None:
         self._source = source
         self._read_bytes = read_bytes
         self._hash = xxhash.xxh3_64()
-        self._producers = source.producers(extent)
-        self.extent = extent
+        self._producers = source.producers(log_range)
+        self.log_range = log_range
         self.index = SparseIndex(INDEX_INTERVAL_BYTES)
-        self.parts: list[Part] = []
+        self.parts: list[SegmentPart] = []
         self.data_bytes = 0
         self.frame_count = 0
         self.first_time_us = 0
         self.last_time_us = 0
-        self.end_offset = extent.first_offset
+        self.end_offset = log_range.first_offset
 
     @property
     def checksum(self) -> int:
@@ -134,50 +134,52 @@ class Packing:
 
     def __iter__(self) -> Generator[memoryview, None, None]:
         """Pieces of whole, sound frames. Raises `DamagedError` where the log does not hold what it should."""
-        with self._source.runs(self.extent) as runs:
-            for run in runs:
-                self.parts.append(Part.of(self.data_bytes, run.seed, run.start))
-                position = run.start
-                while position < run.end:
-                    piece = self._piece(run, position)
+        with self._source.slices(self.log_range) as slices:
+            for segment in slices:
+                self.parts.append(SegmentPart.of(self.data_bytes, segment.seed, segment.start))
+                position = segment.start
+                while position < segment.end:
+                    piece = self._piece(segment, position)
                     position += len(piece)
                     self.data_bytes += len(piece)
                     self._hash.update(piece)
                     yield piece
-        if self.end_offset != self.extent.end_offset:
-            raise self._damaged(self.extent.end, "frames are missing")
+        if self.end_offset != self.log_range.end_offset:
+            raise self._damaged(self.log_range.end, "frames are missing")
 
-    def _piece(self, run: Run, position: int) -> memoryview:
+    def _piece(self, segment: SegmentSlice, position: int) -> memoryview:
         """The whole frames that one read finds at a position, at least one; a larger frame is read again, wholly."""
-        buffer = memoryview(run.file.read(min(self._read_bytes, run.end - position), position))
-        end = self._check(run, position, buffer)
+        buffer = memoryview(segment.file.read(min(self._read_bytes, segment.end - position), position))
+        end = self._check(segment, position, buffer)
         if not end:
-            needed = _frame_bytes(buffer, run.seed + position)
-            if needed <= len(buffer) or needed > run.end - position:
-                raise self._damaged(Place(run.file_seq, position), "the frames end within one", run.name)
-            buffer = memoryview(run.file.read(needed, position))
-            end = self._check(run, position, buffer)
+            needed = _frame_bytes(buffer, segment.seed + position)
+            if needed <= len(buffer) or needed > segment.end - position:
+                raise self._damaged(LogPosition(segment.file_seq, position), "the frames end within one", segment.name)
+            buffer = memoryview(segment.file.read(needed, position))
+            end = self._check(segment, position, buffer)
             if not end:
-                raise self._damaged(Place(run.file_seq, position), "the file ends within a frame", run.name)
+                raise self._damaged(
+                    LogPosition(segment.file_seq, position), "the file ends within a frame", segment.name
+                )
         return buffer[:end]
 
-    def _check(self, run: Run, position: int, buffer: memoryview) -> int:
+    def _check(self, segment: SegmentSlice, position: int, buffer: memoryview) -> int:
         """Where the last whole frame in a buffer ends; each one is checked and taken note of."""
-        end, seed, object_position = 0, run.seed + position, self.data_bytes
+        end, seed, object_position = 0, segment.seed + position, self.data_bytes
         while end < len(buffer):
             outcome = decode(buffer, end, seed + end)
             if isinstance(outcome, Incomplete):
                 return end
             if not isinstance(outcome, Complete):
-                raise self._damaged(Place(run.file_seq, position + end), outcome.reason, run.name)
+                raise self._damaged(LogPosition(segment.file_seq, position + end), outcome.reason, segment.name)
             frame = outcome.frame
             if frame.base_offset != self.end_offset:
                 reason = "a frame that does not follow on the one before"
-                raise self._damaged(Place(run.file_seq, position + end), reason, run.name)
+                raise self._damaged(LogPosition(segment.file_seq, position + end), reason, segment.name)
             self._note(frame, object_position + end)
             end = outcome.end
             if self.frame_count % _FRAMES_IN_A_ROW == 0:
-                time.sleep(0)  # lets others run: who publishes should not have to wait for the interpreter
+                time.sleep(0)  # lets others segment: who publishes should not have to wait for the interpreter
         return end
 
     def _note(self, frame: Frame, position: int) -> None:
@@ -189,7 +191,7 @@ class Packing:
         self.index.add(frame.base_offset, position, frame.publish_time_us)
         self._producers.note(frame)
 
-    def _damaged(self, place: Place, reason: str, name: str = "the log") -> IcestreamError:
+    def _damaged(self, place: LogPosition, reason: str, name: str = "the log") -> IcestreamError:
         return DamagedError(
             f"durable bytes are lost: {reason}; offset {self.end_offset} and following are affected, none of them was "
             "uploaded",
@@ -207,7 +209,7 @@ def _frame_bytes(buffer: memoryview, seed: int) -> int:
     return outcome.needed if isinstance(outcome, Incomplete) else 0
 
 
-class ObjectMaker:
+class ObjectBuilder:
     """`record` gives the topic's settings, and `cancelled` says whether to break off."""
 
     def __init__(
@@ -231,24 +233,24 @@ class ObjectMaker:
         self._read_bytes = read_bytes
         self._clock = clock
 
-    def make(self, key: str, extent: Extent) -> ObjectDescriptor:
+    def build(self, key: str, log_range: LogRange) -> ObjectDescriptor:
         """Steps 2 and 3; an object that an earlier try finished is taken as it is."""
-        if (adopted := self.adopt(key, extent)) is not None:
+        if (adopted := self.adopt(key, log_range)) is not None:
             return adopted
-        packing = Packing(self.source, extent, self._read_bytes)
+        packer = FramePacker(self.source, log_range, self._read_bytes)
         writer = self.store.writer(key)
         try:
-            with closing(iter(packing)) as pieces:
+            with closing(iter(packer)) as pieces:
                 for piece in pieces:
                     self._check_cancelled()
                     writer.write(piece)
-            trailer = self._trailer(key, packing).to_bytes()
+            trailer = self._trailer(key, packer).to_bytes()
             writer.write(trailer)
-            descriptor = self._descriptor(key, packing, packing.data_bytes + len(trailer))
+            descriptor = self._descriptor(key, packer, packer.data_bytes + len(trailer))
             writer.finish()
         except ObjectExistsError as error:
             writer.abort()
-            if (adopted := self.adopt(key, extent)) is not None:
+            if (adopted := self.adopt(key, log_range)) is not None:
                 return adopted
             raise ConflictError(str(error), operation="upload", place=key, retryable=True) from error
         except BaseException:
@@ -265,16 +267,16 @@ class ObjectMaker:
             ) from error
         return descriptor
 
-    def adopt(self, key: str, extent: Extent) -> ObjectDescriptor | None:
-        """The object of that name if it holds just the extent's bytes; one that does not is removed."""
+    def adopt(self, key: str, log_range: LogRange) -> ObjectDescriptor | None:
+        """The object of that name if it holds just the range's bytes; one that does not is removed."""
         info = self.store.stat(key)
         if info is None:
             return None
-        packing = Packing(self.source, extent, self._read_bytes)
-        with closing(iter(packing)) as pieces:
+        packer = FramePacker(self.source, log_range, self._read_bytes)
+        with closing(iter(packer)) as pieces:
             for _ in pieces:
                 self._check_cancelled()
-        expected = self._descriptor(key, packing, info.size)
+        expected = self._descriptor(key, packer, info.size)
         try:
             made = self._read_back(expected)
         except DamagedError:
@@ -295,37 +297,37 @@ class ObjectMaker:
         length = descriptor.size - descriptor.data_bytes
         return check_trailer(self.store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
 
-    def _trailer(self, key: str, packing: Packing) -> Trailer:
+    def _trailer(self, key: str, packer: FramePacker) -> Trailer:
         _, durable_end = self.source.bounds()
         return Trailer(
-            packing.index,
-            self._descriptor(key, packing, 0, indexed=False),
+            packer.index,
+            self._descriptor(key, packer, 0, indexed=False),
             schemas=self.source.schemas,
             record=self._record(),
             durable_end=durable_end,
-            producers=packing.producers,
+            producers=packer.producers,
         )
 
-    def _descriptor(self, key: str, packing: Packing, size: int, *, indexed: bool = True) -> ObjectDescriptor:
-        extent = packing.extent
+    def _descriptor(self, key: str, packer: FramePacker, size: int, *, indexed: bool = True) -> ObjectDescriptor:
+        log_range = packer.log_range
         return ObjectDescriptor(
             key=key,
             topic=str(self.topic),
             stream_id=self.stream_id,
             epoch=_epoch_of(key, self.source.epoch),
-            first_offset=extent.first_offset,
-            end_offset=extent.end_offset,
-            first_time_us=packing.first_time_us,
-            last_time_us=packing.last_time_us,
-            frame_count=packing.frame_count,
-            data_bytes=packing.data_bytes,
+            first_offset=log_range.first_offset,
+            end_offset=log_range.end_offset,
+            first_time_us=packer.first_time_us,
+            last_time_us=packer.last_time_us,
+            frame_count=packer.frame_count,
+            data_bytes=packer.data_bytes,
             size=size,
-            checksum=packing.checksum,
-            parts=tuple(packing.parts),
-            file_seq=extent.end.file_seq,
-            byte_pos=extent.end.byte_pos,
+            checksum=packer.checksum,
+            parts=tuple(packer.parts),
+            file_seq=log_range.end.file_seq,
+            byte_pos=log_range.end.byte_pos,
             created_us=self._clock(),
-            index=inline_index(packing.index) if indexed else None,
+            index=inline_index(packer.index) if indexed else None,
         )
 
 
