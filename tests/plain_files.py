@@ -12,9 +12,9 @@ from tests.reading import FAR_US, TOPIC, reading_settings
 
 from icestream.client import Client
 from icestream.config import Settings
-from icestream.model.formats import StorageFormat, copy_of
+from icestream.model.enums import StorageFormat
 from icestream.model.messages import message_batch
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copy_of
 from icestream.pipeline.driver import Runner
 from icestream.pipeline.one_pass import JobRunner
 from icestream.pipeline.report import PassFigures

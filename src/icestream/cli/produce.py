@@ -22,6 +22,7 @@ from icestream.cli.background_watch import Beside, CommitWatch
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.output import console, count_text, duration_text, plural, rate_text
 from icestream.client import BatchReceipt, Client, Producer, TopicDescription
+from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.messages import message_batch
 
@@ -268,7 +269,7 @@ RETRY_TIMEOUT_S = 60.0
 @click.option("--key", metavar="FIELD", help="With json: the field, or dotted path, that holds the message's key.")
 @click.option(
     "--ack",
-    type=click.Choice(["memory", "disk", "table"]),
+    type=click.Choice([level.value for level in AckLevel]),
     help="When a message counts as sent.  [default: the topic's]",
 )
 @click.option(
@@ -339,7 +340,7 @@ def command(
 def _watching(
     client: Client, topic: TopicDescription, sender: Sender, ack: str | None
 ) -> contextlib.AbstractContextManager[object]:
-    if (ack or topic.ack) != "table":
+    if (ack or topic.ack) != AckLevel.TABLE:
         return contextlib.nullcontext()
     return CommitWatch(client, topic.topic, lambda: sender.confirmed.count)
 

@@ -16,10 +16,9 @@ from icestream.cli.output import NOTHING, console, count_text, offsets_text, plu
 from icestream.client import Client
 from icestream.config import SettingsError, load_settings
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TopicNotFoundError
-from icestream.model.formats import copied
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, Encoding, check_batch, decode_body, decode_schema
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copied
 from icestream.model.quarantine import Quarantined, frame_file
 from icestream.storage.verify.tables import FindTable, find_all, open_tables
 from icestream.table import Tables, TopicTable

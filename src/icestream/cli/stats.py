@@ -8,6 +8,7 @@ from rich.table import Table
 from icestream.cli.common import broker_option, json_option, print_json
 from icestream.cli.output import NOTHING, console, count_text, duration_text, plural, rfc3339, size_text, table
 from icestream.client import Client
+from icestream.model.enums import StorageFormat
 
 # --------------------
 # Figures of tenants, as tables.
@@ -85,7 +86,9 @@ def command(topic: str | None, by_tenant: bool, tenant: str | None, broker: str,
         return
     out = console()
     out.print(topic_table(answer["topics"]))
-    if plain := [topic for topic in answer["topics"] if topic.get("format") in ("parquet", "both")]:
+    if plain := [
+        topic for topic in answer["topics"] if topic.get("format") in (StorageFormat.PARQUET, StorageFormat.BOTH)
+    ]:
         out.print(files_table(plain))
     if uploaded := [topic for topic in answer["topics"] if is_in_cloud(topic)]:
         out.print(cloud_table(uploaded))
@@ -116,7 +119,7 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
     for topic in topics:
         last = topic["last_publish_time_us"]
-        in_table = None if topic.get("format") == "parquet" else topic["committed_offset"]
+        in_table = None if topic.get("format") == StorageFormat.PARQUET else topic["committed_offset"]
         made.add_row(
             topic["topic"],
             topic["state"],

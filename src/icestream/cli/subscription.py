@@ -6,9 +6,10 @@ from icestream.cli.common import broker_option, json_option, parse_start, print_
 from icestream.cli.output import console, count_text, duration_text, plural, rfc3339, table
 from icestream.cli.stats import lag_text, subscription_table
 from icestream.client import Client, SubscriptionDescription
+from icestream.model.enums import SubscriptionType
 from icestream.model.offsets import StartPosition
 
-TYPES = click.Choice(["exclusive", "shared", "failover", "key-shared"])
+TYPES = click.Choice([kind.value for kind in SubscriptionType])
 
 _POSITION = "earliest|latest|OFFSET|TIMESTAMP|snapshot:ID|tag:NAME"
 

@@ -20,6 +20,7 @@ from icestream.cli.output import (
     table,
 )
 from icestream.client import Client, TopicDescription
+from icestream.model.enums import AckLevel, StorageFormat, StorageKind
 from icestream.model.errors import IcestreamError, InvalidRequestError
 
 # --------------------
@@ -163,7 +164,7 @@ def read_schema(path: Path) -> pa.Schema:
     return schema.remove_metadata()
 
 
-_ACK = click.Choice(["memory", "disk", "table"])
+_ACK = click.Choice([level.value for level in AckLevel])
 
 _ack_option = click.option("--ack", type=_ACK, help="When a publish is acknowledged, unless it says so itself.")
 _minutes_option = click.option(
@@ -216,7 +217,7 @@ command.add_command(recover)
 )
 @click.option(
     "--storage",
-    type=click.Choice(["table", "log"]),
+    type=click.Choice([kind.value for kind in StorageKind]),
     help="`log`: no table; the topic lives in the log and in cloud objects until its retention takes them.  "
     "[default: table]",
 )
@@ -357,7 +358,11 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         "in log": offsets_text(topic.start_offset, topic.durable_end),
         "in cloud": _in_cloud(topic),
         "in table": _in_table(topic),
-        **({} if topic.format in (None, "iceberg") else {"format": topic.format, "in files": _in_files(topic)}),
+        **(
+            {}
+            if topic.format in (None, StorageFormat.ICEBERG)
+            else {"format": topic.format, "in files": _in_files(topic)}
+        ),
         "ack": topic.ack,
         "partitions": ", ".join(topic.partition_by) or "none",
         "sorted by": ", ".join(topic.sort_by) or "nothing",
@@ -382,7 +387,7 @@ def _in_cloud(topic: TopicDescription) -> str:
 def _in_table(topic: TopicDescription) -> str:
     if topic.storage == "log":
         return "it has no table"
-    if topic.format == "parquet":
+    if topic.format == StorageFormat.PARQUET:
         return "nothing goes there while storage.format is parquet"
     if topic.committed_offset is None:
         return "not known yet"

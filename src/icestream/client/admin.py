@@ -11,6 +11,7 @@ import pyarrow.flight as fl
 
 from icestream.client.connection import Connection
 from icestream.client.receipt import CommittedSnapshot, wait_committed
+from icestream.model.enums import StorageKind
 from icestream.model.errors import DeadlineError, InvalidRequestError
 from icestream.model.messages import decode_schema, encode_schema
 from icestream.model.names import TopicName
@@ -66,7 +67,7 @@ class TopicDescription:
             durable_end=fields["durable_end"],
             committed_offset=fields.get("committed_offset"),
             quarantined=fields.get("quarantined", 0),
-            storage=fields.get("storage", "table"),
+            storage=fields.get("storage", StorageKind.TABLE),
             uploaded_offset=fields.get("uploaded_offset"),
             cloud_start_offset=fields.get("cloud_start_offset"),
             format=fields.get("format"),

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from icestream.client.connection import Connection
 from icestream.client.range_reader import RangeReader
-from icestream.model.formats import StorageFormat
+from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName
 
 MAX_REPORTED_TOPICS = 500
@@ -30,7 +30,7 @@ class TopicBacklog:
     """Somebody waits until the messages below it are in the table; 0 if nobody does."""
     error: str | None = None
     """Why the log cannot be read, if it cannot."""
-    format: str = StorageFormat.ICEBERG.value
+    format: StorageFormat = StorageFormat.ICEBERG
     """Which tables the broker wants the messages in."""
 
     @classmethod
@@ -47,7 +47,7 @@ class TopicBacklog:
             nbytes=fields["bytes"],
             awaited_end=fields.get("awaited_end", 0),
             error=fields["error"],
-            format=fields.get("format", StorageFormat.ICEBERG.value),
+            format=StorageFormat(fields.get("format", StorageFormat.ICEBERG)),
         )
 
 

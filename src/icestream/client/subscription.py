@@ -19,6 +19,7 @@ import pyarrow.flight as fl
 
 from icestream.client.connection import Backoff, Connection
 from icestream.client.consumer import check_messages, messages
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -563,7 +564,6 @@ def _passes(error: IcestreamError | None) -> bool:
     return error is None or error.retryable or isinstance(error, UnavailableError | ClosedError)
 
 
-_CUMULATIVE = frozenset({"exclusive", "failover"})
 _FLUSH_S = 10.0
 
 
@@ -678,7 +678,7 @@ class Subscription:
         """This message and all before it are processed. For exclusive and failover subscriptions."""
         if self._closed:
             raise self._is_closed("acknowledge")
-        if self.type not in _CUMULATIVE:
+        if not SubscriptionType(self.type).acks_cumulatively:
             raise InvalidRequestError(
                 f"consumers of a {self.type} subscription acknowledge each message", operation="acknowledge"
             )

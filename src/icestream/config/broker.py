@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from icestream.config.fields import GIB, KIB, MIB, TIB, Allowed, Secret, Section, Unit, refuse
+from icestream.model.enums import AckLevel
 
 _PORT = Allowed("a port up to 65535; 0 takes a free one, a negative number leaves the door shut")
 _MAX_PORT = 65_535
@@ -90,8 +91,8 @@ class TopicSettings(Section):
     """What a topic gets when nobody said otherwise. Used by the broker process."""
 
     auto_create: bool = Field(default=True, description="Create a topic at its first publish or subscription.")
-    default_ack: Literal["memory", "disk", "table"] = Field(
-        default="disk",
+    default_ack: AckLevel = Field(
+        default=AckLevel.DISK,
         description="When a publish is acknowledged: once the broker has it in memory, once it is synced to disk, or "
         "once it is in the table.",
     )

@@ -30,6 +30,7 @@ from icestream.config.table import (
 )
 from icestream.config.telemetry import TelemetrySettings
 from icestream.config.wal import WalSettings
+from icestream.model.enums import StorageFormat
 
 DEFAULT_DATA_DIR = Path("icestream-data")
 _BUCKET_SCHEMES = {"s3": "s3", "gcs": "gs"}
@@ -122,7 +123,11 @@ class Settings(BaseSettings):
     def _plain_files_have_a_place(self) -> Self:
         storage, catalog = self.storage, self.catalog
         is_known = "://" in (catalog.warehouse or "") or catalog.type in ("sql", "memory") or self.object_store.bucket
-        if storage.format != "iceberg" and storage.parquet_path is None and (catalog.type == "rest" or not is_known):
+        if (
+            storage.format is not StorageFormat.ICEBERG
+            and storage.parquet_path is None
+            and (catalog.type == "rest" or not is_known)
+        ):
             refuse(
                 "storage.parquet_path",
                 f"must be set when storage.format is {storage.format} and only a {catalog.type} catalog knows where "

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, LocalPath, Secret, Section, Unit, refuse
+from icestream.model.enums import StorageFormat
 
 
 def _store_type(value: object) -> object:
@@ -17,8 +18,8 @@ class StorageSettings(Section):
     type: Literal["iceberg"] = Field(
         default="iceberg", description="Topics are Iceberg tables; there is no other kind."
     )
-    format: Literal["parquet", "both", "iceberg"] = Field(
-        default="iceberg",
+    format: StorageFormat = Field(
+        default=StorageFormat.ICEBERG,
         description="What messages become: Iceberg tables, plain Parquet files by date and hour, or both, "
         "which is for moving from the one to the other. The pipeline does as its broker says.",
     )

@@ -4,6 +4,7 @@ The reference, the checks of keys and the error messages all read this, so they 
 """
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
@@ -131,8 +132,9 @@ class Leaf:
         return next((mark for mark in self.info.metadata if isinstance(mark, kind)), None)
 
     def _allowed_kind(self, kind: object) -> str:
-        if get_origin(kind) is Literal:
-            choices = [str(choice) for choice in get_args(kind)]
+        values = list(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else get_args(kind)
+        if isinstance(values, list) or get_origin(kind) is Literal:
+            choices = [str(choice) for choice in values]
             return "one of " + ", ".join(choices) if len(choices) > 1 else choices[0]
         if get_origin(kind) is dict:
             return "a mapping of text to text"

@@ -1,18 +1,19 @@
 """The write-ahead log: where it lies, when it syncs, how its files turn over, what memory it may use."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, LocalPath, OtherName, Section, Unit
+from icestream.model.enums import SyncMode
 
 _HOURS_MAX = 24 * 3660
 _MINUTES_MAX = 60 * _HOURS_MAX
 
 
 def _sync_mode(value: object) -> object:
-    return "interval" if value == "periodic" else value
+    return SyncMode.INTERVAL if value == "periodic" else value
 
 
 class FileSyncSettings(Section):
@@ -67,8 +68,8 @@ class WalSettings(Section):
     max_file_size: Annotated[int, Unit("bytes"), OtherName("wal.rotation.max_bytes")] = Field(
         default=64 * MIB, ge=4 * KIB, le=8 * GIB, description="Size at which a segment is closed and the next begun."
     )
-    sync_mode: Annotated[Literal["always", "interval", "os"], BeforeValidator(_sync_mode)] = Field(
-        default="always",
+    sync_mode: Annotated[SyncMode, BeforeValidator(_sync_mode)] = Field(
+        default=SyncMode.ALWAYS,
         description="`always` syncs before each acknowledgement. `interval` syncs every `wal.file_sync.interval_ms` "
         "and acknowledges before it, so a power cut can lose that much; `os` leaves it to the operating system. "
         "`periodic` is another name of `interval`.",

@@ -24,9 +24,10 @@ from icestream.migration.journal import Journal
 from icestream.migration.mapping import ColumnMap
 from icestream.migration.parquet_files import ParquetSource, Piece
 from icestream.migration.target import Target
+from icestream.model.enums import AckLevel
 from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, SequenceError
 
-_ACK = "disk"
+_ACK = AckLevel.DISK
 _MAX_STUCK = 10
 _OPERATION = "migrate"
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from icestream.client import Client
 from icestream.config import Settings
+from icestream.model.enums import StorageKind
 from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.messages import MESSAGE_SCHEMA
 from icestream.model.names import TopicName
@@ -74,7 +75,7 @@ def telemetry_target(client: Client, tenant: str, dataset: str | None, signal: S
             place=str(name),
             remedy="name it with --topic, or use another --dataset",
         )
-    return Target(name, found, signal, exists=True, has_table=described.storage == "table")
+    return Target(name, found, signal, exists=True, has_table=described.storage == StorageKind.TABLE)
 
 
 def plain_target(client: Client, topic: str) -> Target:
@@ -90,7 +91,7 @@ def plain_target(client: Client, topic: str) -> Target:
             remedy="make it first: `icestream topic create NAME --schema FILE.parquet --codec arrow`",
         ) from error
     schema = MESSAGE_SCHEMA if described.schema is None else described.schema
-    return Target(name, schema, None, exists=True, has_table=described.storage == "table")
+    return Target(name, schema, None, exists=True, has_table=described.storage == StorageKind.TABLE)
 
 
 def ensure(client: Client, target: Target, settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 A topic is `namespace/name`. Both parts are 1 to 100 ASCII letters, digits, `_`, `-` or `.`, and begin with a letter,
 a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a dot file. A topic's name does not end in
-`__parquet`: that is the table of its plain Parquet files, see `icestream.model.formats`.
+`__parquet`: that is the table of its plain Parquet files, see `icestream.model.enums.StorageFormat`.
 """
 
 import re
@@ -53,6 +53,21 @@ def _parts(text: str) -> tuple[str, str]:
             "reads them sees every file in their folder, and all else is done with the topic",
         )
     return namespace, name
+
+
+def copy_of(topic: TopicName) -> TopicName:
+    """Return the name of the topic's Parquet copy in the catalog. No topic can have such a name."""
+    return TopicName(topic.namespace, topic.name + COPY_SUFFIX)
+
+
+def is_copy(table: TopicName) -> bool:
+    """Return whether a table is the Parquet copy of a topic."""
+    return table.name.endswith(COPY_SUFFIX)
+
+
+def copied(table: TopicName) -> TopicName:
+    """Return the topic that a table belongs to."""
+    return TopicName(table.namespace, table.name.removesuffix(COPY_SUFFIX))
 
 
 def check_part(part: str, *, what: str, whole: str = "") -> str:

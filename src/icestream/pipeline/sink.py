@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from icestream.model.formats import is_copy
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, is_copy
 from icestream.model.offsets import LostRanges
 from icestream.pipeline.commit import Pending
 from icestream.pipeline.quarantine.poison_search import Suspicion

@@ -93,7 +93,7 @@ class Sources:
         self._timeout_seconds = settings.pipeline.broker_timeout_ms / 1000
         self._away_since: float | None = None
         self._asked_at = 0.0
-        self._format: str = settings.storage.format
+        self._format = settings.storage.format
         """What a broker wanted the last time; objects do not tell."""
         self._resources = contextlib.ExitStack()
         self._cloud = self._open_cloud(settings)

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError
-from icestream.model.formats import StorageFormat
 from icestream.model.messages import STREAM_SCHEMA, decode_schema, stream_schema
 from icestream.pipeline.cloud_backlog import CloudBacklog
 from icestream.pipeline.planner import MIB, Waiting, mean_bytes
@@ -71,7 +70,7 @@ class TopicState:
     def _take_format(self) -> None:
         """Keep the tables that still are to be fed."""
         known = {sink.name: sink for sink in self.sinks}
-        wanted = StorageFormat(self.backlog.format).fed(self.backlog.topic)
+        wanted = self.backlog.format.fed(self.backlog.topic)
         self.sinks = [known.get(name) or Sink(name) for name in wanted]
         self.fed = tuple(sink for sink in self.fed if sink in self.sinks)
 

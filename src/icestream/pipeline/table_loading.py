@@ -4,7 +4,6 @@ import structlog
 
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import IcestreamError, OffsetOutOfRangeError
-from icestream.model.formats import StorageFormat
 from icestream.pipeline.backfill import read_back
 from icestream.pipeline.sink import Sink
 from icestream.pipeline.sources import Sources
@@ -26,7 +25,7 @@ def before_log(sources: Sources, tables: Tables, backlog: TopicBacklog, offset: 
     try:
         return sources.before_log(backlog, offset)
     except OffsetOutOfRangeError:
-        found = (tables.find(name) for name in StorageFormat(backlog.format).all_tables(backlog.topic))
+        found = (tables.find(name) for name in backlog.format.all_tables(backlog.topic))
         ledgers = [table.ledger for table in found if table is not None]
         end = max((one.committed_offset for one in ledgers if one.stream_id == backlog.stream_id), default=0)
         if end <= offset:
@@ -36,7 +35,7 @@ def before_log(sources: Sources, tables: Tables, backlog: TopicBacklog, offset: 
 
 def drop_empty_tables(tables: Tables, backlog: TopicBacklog) -> None:
     """Of a deleted topic: a table that was made for it meanwhile would be in the way of its successor."""
-    for name in StorageFormat(backlog.format).fed(backlog.topic):
+    for name in backlog.format.fed(backlog.topic):
         try:
             table = tables.find(name)
             if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):

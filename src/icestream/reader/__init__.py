@@ -15,7 +15,7 @@ The tiers, nearest first::
     decoded tail ◂ cache ◂ log        LogTier
     cloud objects                     CloudTier, where there is an object store
     table                             TableTier, unless the topic has none
-    its other table                   TableTier, while a topic moves between formats; see `icestream.model.formats`
+    its other table                   TableTier, while a topic moves between formats; see `StorageFormat`
 
 Each step is decided once, by the offset: the first tier that holds it, and can read it, serves. A step ends where a
 nearer tier begins, or where what the tier was known to hold ends; then it is decided anew. While a reader is in the log

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from icestream.cloud.reader import ReadPool
 from icestream.config import ReaderSettings
-from icestream.model.formats import StorageFormat
+from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName
 from icestream.reader.tail import Tails
 

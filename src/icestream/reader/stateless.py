@@ -2,7 +2,7 @@
 
 A reader sees what is committed, follows new snapshots by asking the catalog every `reader.poll_interval_ms`, and keeps
 its offset alone: compaction and expiry are nothing to it. Any number can read the same table. Of a topic that has two,
-because it moves between formats or once did, the one that reaches farthest is read; see `icestream.model.formats`.
+because it moves between formats or once did, the one that reaches farthest is read; see `StorageFormat`.
 """
 
 from collections.abc import Callable, Sequence

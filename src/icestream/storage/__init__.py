@@ -8,12 +8,13 @@ removes the record last; what a crash leaves of it is finished at the next start
 in again, never deleted.
 """
 
+from icestream.model.enums import AckLevel
 from icestream.model.offsets import StartPosition
 from icestream.reader import TopicReader
 from icestream.storage.facade import IcebergStorage
 from icestream.storage.publishing import Part
 from icestream.storage.read_only import ReadOnlyStorage
-from icestream.storage.record import AckLevel, TopicRecord
+from icestream.storage.record import TopicRecord
 from icestream.storage.topic import Topic
 
 __all__ = [

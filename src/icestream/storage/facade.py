@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from icestream.config import Settings
 from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
+from icestream.model.enums import AckLevel, StorageFormat, SyncMode
 from icestream.model.errors import ClosedError, TopicNotFoundError
-from icestream.model.formats import StorageFormat
 from icestream.model.lone_message import SingleMessage
 from icestream.model.messages import Message, message_batch, messages_of
 from icestream.model.names import TopicName
@@ -29,7 +29,7 @@ from icestream.storage.housekeeping import Periodic, keep_logs, stop_all, sync_l
 from icestream.storage.logs import exclusive_directory
 from icestream.storage.publishing import ByteBudget, Part, Publishing
 from icestream.storage.read_only import ReadOnlyStorage
-from icestream.storage.record import AckLevel, TopicRecord
+from icestream.storage.record import TopicRecord
 from icestream.storage.retention import Retention
 from icestream.storage.stats import TopicStats, topic_stats
 from icestream.storage.subscribing import MessageStream, TopicSource, store_dead_letters
@@ -37,7 +37,7 @@ from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic
 from icestream.storage.topics import Topics
 from icestream.subscription import ConsumerSession, Progress, SubscriptionOptions, Subscriptions
-from icestream.wal import Append, CommitPool, FrameCache, LocalFiles, LogContext, LogOptions, LogState, SyncMode
+from icestream.wal import Append, CommitPool, FrameCache, LocalFiles, LogContext, LogOptions, LogState
 
 if TYPE_CHECKING:
     from icestream.table import TopicTable
@@ -94,7 +94,7 @@ class IcebergStorage:
         reading = ReadContext(
             self.settings.reader,
             find_table=self._find_table,
-            format=StorageFormat(self.settings.storage.format),
+            format=self.settings.storage.format,
             tails=Tails(self.settings.reader.tail_max_bytes),
         )
         resources.callback(reading.close)
@@ -125,7 +125,7 @@ class IcebergStorage:
         deleter = Periodic("deleter", self.settings.reader.poll_interval_ms / 1000, topics.deletions.finish_all)
         topics.deletions.hurry = deleter.hurry
         regular = [keeper, pruner, disk_watch, deleter]
-        if wal.sync_mode == SyncMode.INTERVAL.value:  # whatever share of the time it takes: it is what was promised
+        if wal.sync_mode is SyncMode.INTERVAL:  # whatever share of the time it takes: it is what was promised
             regular.append(Periodic("log-syncer", interval_seconds, lambda: sync_logs(topics.opened()), max_share=1.0))
         for periodic in regular:
             periodic.start()
@@ -254,7 +254,7 @@ class IcebergStorage:
 
     def _store(self, name: str, messages: Messages, ack: str | None) -> range:
         topic = self.topics.get(name)
-        level = AckLevel.parse(ack) if ack is not None else topic.default_ack
+        level = AckLevel.parse(ack, operation="publish") if ack is not None else topic.default_ack
         first, count = -1, 0
         for batch in _as_batches(messages, topic.body_schema):
             append = self.publish(topic, batch, level=level)
@@ -368,7 +368,7 @@ def log_options(settings: Settings) -> LogOptions:
     wal = settings.wal
     hours = wal.rotation.max_hours
     return LogOptions(
-        sync_mode=SyncMode(wal.sync_mode),
+        sync_mode=wal.sync_mode,
         max_file_bytes=wal.max_file_size,
         max_age_us=int(hours * _HOUR_US) if hours is not None else None,
         max_group_bytes=wal.file_sync.max_batch_bytes,

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from icestream.config import ServerSettings
+from icestream.model.enums import AckLevel
 from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
 from icestream.model.lone_message import SingleMessage
 from icestream.storage.disk import Disk
-from icestream.storage.record import AckLevel
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Committed, Topic
 from icestream.wal import Append, Payload

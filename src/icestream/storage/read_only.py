@@ -16,7 +16,6 @@ import structlog
 
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
-from icestream.model.formats import StorageFormat
 from icestream.model.messages import Message, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
@@ -142,7 +141,7 @@ class ReadOnlyStorage:
         """The tables of a topic, what the format names first before the other; one of another stream is not its."""
         if self._is_nowhere():
             return []
-        named = StorageFormat(self.settings.storage.format).all_tables(name)
+        named = self.settings.storage.format.all_tables(name)
         found = [table for table in map(self.tables.find, named) if table is not None]
         return [table for table in found if table.ledger.stream_id == found[0].ledger.stream_id]
 

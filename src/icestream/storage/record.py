@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from typing import Any, Self
 from uuid import UUID
 
 import pyarrow as pa
 
+from icestream.model.enums import AckLevel, StorageKind
 from icestream.model.errors import InvalidRequestError
 from icestream.model.frames import MESSAGES_SCHEMA_ID
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, decode_schema, encode_schema
@@ -19,61 +19,20 @@ CHANGEABLE = frozenset({"ack", "retention_minutes", "retention_mb", "schema"})
 _UNKNOWN_TO_LOGS = ("created_us", "ack", "retention_minutes", "retention_mb", "partition_by", "sort_by")
 
 
-class AckLevel(Enum):
-    """When a publish is answered."""
-
-    MEMORY = "memory"
-    """In the broker's memory: fast, and lost with the broker."""
-    DISK = "disk"
-    """Synced to the broker's disk."""
-    TABLE = "table"
-    """In a committed snapshot of the topic's table."""
-
-    @classmethod
-    def parse(cls, text: Any) -> Self:
-        try:
-            return cls(text)
-        except ValueError:
-            allowed = " or ".join(level.value for level in cls)
-            raise InvalidRequestError(
-                f"{text!r} is not an acknowledgement level of this broker", operation="publish", remedy=f"use {allowed}"
-            ) from None
-
-
-class StorageKind(Enum):
-    """Where a topic's messages end."""
-
-    TABLE = "table"
-    """In an Iceberg table."""
-    LOG = "log"
-    """In cloud objects, until the topic's own retention takes them."""
-
-    @classmethod
-    def parse(cls, text: Any) -> Self:
-        try:
-            return cls(text)
-        except ValueError:
-            raise InvalidRequestError(
-                f"{text!r} is not a kind of storage",
-                operation="create topic",
-                remedy=f"use {' or '.join(kind.value for kind in cls)}",
-            ) from None
-
-
 @dataclass(frozen=True)
 class TopicRecord:
     topic: str
     stream_id: str
     created_us: int
     epoch: int = 1
-    ack: str = AckLevel.DISK.value
+    ack: str = AckLevel.DISK
     retention_minutes: int | None = None
     retention_mb: int | None = None
     schema: str | None = None
     """Base64 of the serialized Arrow schema, for a topic with its own columns."""
     older_schemas: tuple[str, ...] = ()
     """What `schema` was before columns were added to it, oldest first. The first one has the id 1."""
-    storage: str = StorageKind.TABLE.value
+    storage: str = StorageKind.TABLE
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     has_log: bool = False
@@ -89,7 +48,7 @@ class TopicRecord:
     @property
     def has_table(self) -> bool:
         """Whether the topic's messages go into a table, now or later."""
-        return self.storage == StorageKind.TABLE.value
+        return self.storage == StorageKind.TABLE
 
     def check_ack(self, level: AckLevel) -> None:
         """Raise where messages of the topic can never reach a level."""
@@ -141,7 +100,7 @@ class TopicRecord:
                 remedy=f"{', '.join(sorted(CHANGEABLE))} can",
             )
         if "ack" in changes:
-            self.check_ack(AckLevel.parse(changes["ack"]))
+            self.check_ack(AckLevel.parse(changes["ack"], operation="update topic"))
         changes = {name: None if value == 0 else value for name, value in changes.items()}
         if "schema" in changes:
             changes = {**changes, **self._with_schema(changes["schema"])}
@@ -181,10 +140,10 @@ class TopicRecord:
 def no_table(topic: str, consequence: str) -> InvalidRequestError:
     """The error for what only a topic with a table can do."""
     return InvalidRequestError(
-        f"the topic has no table, so {consequence}: its storage is `{StorageKind.LOG.value}`",
+        f"the topic has no table, so {consequence}: its storage is `{StorageKind.LOG}`",
         operation="topic",
         place=topic,
-        remedy=f"use a topic whose storage is `{StorageKind.TABLE.value}`",
+        remedy=f"use a topic whose storage is `{StorageKind.TABLE}`",
     )
 
 

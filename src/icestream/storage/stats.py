@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icestream.model.clock import now_us
+from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, IcestreamError, LogLostError
-from icestream.storage.record import StorageKind
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogState, time_at_offset
 
@@ -34,7 +34,7 @@ class TopicStats:
     """About: by the mean size of the log's messages."""
     table_lag_seconds: float | None = None
     """Age of the oldest message that is not in the table."""
-    storage: str = StorageKind.TABLE.value
+    storage: str = StorageKind.TABLE
     format: str | None = None
     """`iceberg`, `parquet` or `both`: which tables messages are written to; None for a topic without any."""
     parquet_offset: int | None = None

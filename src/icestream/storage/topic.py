@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icestream.model.enums import AckLevel, StorageFormat
 from icestream.model.errors import (
     ClosedError,
     IcestreamError,
@@ -17,7 +18,6 @@ from icestream.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from icestream.model.formats import StorageFormat
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.lone_message import SingleMessage
 from icestream.model.messages import (
@@ -33,7 +33,7 @@ from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.reader import CloudTier, LogTier, ReadContext, Selection, TableTier, Tail, Tier, TopicReader, resolve
 from icestream.storage.cloud import TopicCloud
-from icestream.storage.record import AckLevel, TopicRecord, topic_schema
+from icestream.storage.record import TopicRecord, topic_schema
 from icestream.wal import Log, Payload, prepare
 
 # --------------------

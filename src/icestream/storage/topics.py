@@ -13,6 +13,7 @@ import structlog
 
 from icestream.metadata import MetadataStore, keys, scan
 from icestream.model.clock import Clock, now_us
+from icestream.model.enums import AckLevel, StorageKind
 from icestream.model.errors import (
     ConflictError,
     IcestreamError,
@@ -20,16 +21,15 @@ from icestream.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from icestream.model.formats import is_copy
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, encode_schema, stream_schema
-from icestream.model.names import COPY_SUFFIX, TopicName
+from icestream.model.names import COPY_SUFFIX, TopicName, is_copy
 from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud, MetadataRegistry
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import LoneReservation
 from icestream.storage.logs import Logs
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
-from icestream.storage.record import AckLevel, StorageKind, TopicRecord, check_positive, check_storage
+from icestream.storage.record import TopicRecord, check_positive, check_storage
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
 from icestream.wal.restore import Beginning
@@ -201,13 +201,13 @@ class Topics:
             topic=str(name),
             stream_id=str(uuid4()),
             created_us=self._clock(),
-            ack=AckLevel.parse(ack or AckLevel.DISK.value).value,
+            ack=AckLevel.parse(ack or AckLevel.DISK, operation="create topic"),
             retention_minutes=retention_minutes,
             retention_mb=retention_mb,
             schema=encode_schema(schema) if schema is not None else None,
             partition_by=tuple(partition_by),
             sort_by=tuple(sort_by),
-            storage=StorageKind.parse(storage or StorageKind.TABLE.value).value,
+            storage=StorageKind.parse(storage or StorageKind.TABLE, operation="create topic"),
         )
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
         lost = self._make_way(name)

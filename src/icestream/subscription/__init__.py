@@ -20,10 +20,11 @@ acknowledgements, `live` is what one lock guards, `hub` wakes, `progress_writer`
 A topic is known by the protocol `Source` alone.
 """
 
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
 from icestream.subscription.consumer import ConsumerSession
 from icestream.subscription.dead_letters import ORIGIN_COLUMNS
-from icestream.subscription.options import SubscriptionOptions, SubscriptionType
+from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress
 from icestream.subscription.source import Source, SourceReader
 from icestream.subscription.stats import ConsumerStats, SubscriptionStats

@@ -40,7 +40,7 @@ class Answers:
 
     def ack_cumulative(self, session: ConsumerSession, offset: int) -> None:
         with self._live.lock:
-            if not self._live.mode.cumulative:
+            if not self._live.options.type.acks_cumulatively:
                 raise InvalidRequestError(
                     f"a {self._live.options.type.value} subscription has no cumulative acknowledgement",
                     operation="ack",

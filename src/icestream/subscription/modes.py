@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from icestream.model.enums import SubscriptionType
 from icestream.subscription.key_slots import SLOTS, Slots
-from icestream.subscription.options import SubscriptionType
 from icestream.subscription.window import Mask
 
 # --------------------
@@ -16,8 +16,6 @@ class Mode:
 
     by_key = False
     """Whether messages are divided by their key's slot."""
-    cumulative = False
-    """Whether "this and all before" means something: one consumer has them all."""
 
     def __init__(self) -> None:
         self.consumers: list[int] = []
@@ -148,15 +146,11 @@ class Shared(Mode):
 
 
 class Exclusive(Mode):
-    cumulative = True
-
     def admits_one_more(self) -> bool:
         return not self.consumers
 
 
 class Failover(Mode):
-    cumulative = True
-
     def is_active(self, consumer: int) -> bool:
         return self.consumers[:1] == [consumer]
 

@@ -1,11 +1,11 @@
 """What a subscription is told when it is made, and keeps."""
 
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any, Self
 
 import pyarrow as pa
 
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import InvalidRequestError
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName, check_part
@@ -13,19 +13,7 @@ from icestream.subscription.key_slots import check_has_key
 
 MAX_DELAY_MS = 86_400_000 * 30
 MAX_REDELIVERIES = 10_000
-
-
-class SubscriptionType(StrEnum):
-    """How the messages are divided among the consumers."""
-
-    EXCLUSIVE = "exclusive"
-    """One consumer; a second one is refused."""
-    SHARED = "shared"
-    """Each message goes to one of them, in turns."""
-    FAILOVER = "failover"
-    """All go to the one that came first; the next one takes over when it ends."""
-    KEY_SHARED = "key-shared"
-    """All messages of a key go to the same one, in order."""
+_OPERATION = "subscription options"
 
 
 @dataclass(frozen=True)
@@ -45,7 +33,7 @@ class SubscriptionOptions:
     def check(self, topic: TopicName, name: str, schema: pa.Schema) -> None:
         """Raise unless a subscription of this topic can have these options."""
         if not isinstance(self.type, SubscriptionType):
-            raise _refused(f"{self.type!r} is not a type of subscription", _types())
+            raise _refused(f"{self.type!r} is not a type of subscription", f"use {SubscriptionType.choices()}")
         _check_between("nack_delay_ms", self.nack_delay_ms, 0, MAX_DELAY_MS)
         if self.ack_timeout_ms is not None:
             _check_between("ack_timeout_ms", self.ack_timeout_ms, 1, MAX_DELAY_MS)
@@ -83,10 +71,7 @@ class SubscriptionOptions:
             )
         given = dict(fields)
         if "type" in given:
-            try:
-                given["type"] = SubscriptionType(given["type"])
-            except ValueError:
-                raise _refused(f"{given['type']!r:.80} is not a type of subscription", _types()) from None
+            given["type"] = SubscriptionType.parse(given["type"], operation=_OPERATION)
         for key in ("filter", "dead_letter_topic"):
             if not isinstance(given.get(key), str | None):
                 raise _refused(f"{key} is text, not {given[key]!r:.80}", "")
@@ -99,14 +84,10 @@ class SubscriptionOptions:
         return cls(**given)
 
 
-def _types() -> str:
-    return "use " + ", ".join(kind.value for kind in SubscriptionType)
-
-
 def _check_between(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise _refused(f"{name} is {low} to {high}, not {value}", "")
 
 
 def _refused(message: str, remedy: str) -> InvalidRequestError:
-    return InvalidRequestError(message, operation="subscription options", remedy=remedy)
+    return InvalidRequestError(message, operation=_OPERATION, remedy=remedy)

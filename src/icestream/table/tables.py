@@ -25,9 +25,8 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from icestream.config import Settings
 from icestream.model.errors import CommitConflictError, IncompatibleTableError, InvalidRequestError
-from icestream.model.formats import copied, copy_of, is_copy
 from icestream.model.messages import encode_schema
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copied, copy_of, is_copy
 from icestream.table.catalogs import load_library, open_catalog, place, reporting
 from icestream.table.commit import FORMAT_VERSION
 from icestream.table.ledger import STREAM_ID, Ledger

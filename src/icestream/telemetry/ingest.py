@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 
 from icestream.config import Settings
 from icestream.model.callers import Callers
+from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidNameError, TooLargeError
 from icestream.storage import IcebergStorage, Topic
-from icestream.storage.record import AckLevel
 from icestream.telemetry.combine import Combiner, Target
 from icestream.telemetry.convert import to_batch
 from icestream.telemetry.options import Options, Promoted, Source

@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
 
+from icestream.model.enums import SyncMode
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, StaleEpochError, UnavailableError
 from icestream.model.frame_bytes import Bytes, Payload, encode
 from icestream.model.frames import Frame
 from icestream.wal.files import Teller, make_directories, unusable
 from icestream.wal.group_commit import Append, GroupCommit
-from icestream.wal.options import LogContext, SyncMode
+from icestream.wal.options import LogContext
 from icestream.wal.producers import Producers, Sent, Sessions
 from icestream.wal.read_leases import Leases
 from icestream.wal.records import STREAM_FILE, StreamInfo

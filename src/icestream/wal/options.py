@@ -2,23 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from icestream.model.clock import Clock, now_us
+from icestream.model.enums import SyncMode
 from icestream.wal.cache import FrameCache
 from icestream.wal.files import Files
 from icestream.wal.group_commit import Pool
-
-
-class SyncMode(Enum):
-    """When a written frame counts as durable."""
-
-    ALWAYS = "always"
-    """Once it is durable."""
-    INTERVAL = "interval"
-    """Once written; a `datasync` follows at intervals. A power cut can lose the last interval, even if it was read."""
-    OS = "os"
-    """Once written; the operating system writes back when it likes."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import xxhash
 
+from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError
 from icestream.wal.files import Files
 
@@ -64,7 +65,6 @@ def read_record(files: Files, path: Path) -> dict[str, Any]:
 STREAM_FILE = "stream.json"
 CHECKPOINT_FILE = "checkpoint.json"
 _FORMAT = 1
-_TABLE = "table"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class StreamInfo:
     """Seeds the checksums of frames; told to nobody, so that no payload can be made to look like a frame."""
     schemas: dict[int, str] = field(default_factory=dict)
     """The topic's own Arrow schemas by id, each as base64 of its serialized form; the log does not look into them."""
-    storage: str = _TABLE
+    storage: str = StorageKind.TABLE
     """Where the topic's messages end; the log does not care."""
 
     def save(self, files: Files, directory: Path) -> None:
@@ -88,7 +88,7 @@ class StreamInfo:
             "salt": self.salt,
             "schemas": {str(number): schema for number, schema in self.schemas.items()},
         }
-        if self.storage != _TABLE:
+        if self.storage != StorageKind.TABLE:
             fields["storage"] = self.storage
         write_record(files, directory / STREAM_FILE, fields)
 
@@ -114,7 +114,7 @@ def load_stream(files: Files, directory: Path) -> StreamInfo:
         epoch=fields["epoch"],
         salt=fields["salt"],
         schemas={int(number): schema for number, schema in fields["schemas"].items()},
-        storage=fields.get("storage", _TABLE),
+        storage=fields.get("storage", StorageKind.TABLE),
     )
 
 

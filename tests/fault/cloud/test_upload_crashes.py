@@ -9,10 +9,10 @@ import pytest
 from tests.fault.cloud.uploads import DIRECTORY, TOPIC, World
 
 from icestream.metadata import keys
+from icestream.model.enums import SyncMode
 from icestream.model.errors import UnavailableError
 from icestream.storage.cloud.log_source import NOTES_FILE
 from icestream.testing import SimulatedCrash
-from icestream.wal import SyncMode
 
 RUNS = 5_000 if os.environ.get("ICESTREAM_SOAK") else 220
 

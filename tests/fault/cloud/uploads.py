@@ -21,6 +21,7 @@ from icestream.cloud.uploader import Uploader
 from icestream.metadata import MetadataStore, keys, open_metadata_store
 from icestream.metadata.store import Condition, Entry, OutcomeUnknownError, TransactionResult
 from icestream.metadata.store import Operation as Change
+from icestream.model.enums import SyncMode
 from icestream.model.errors import UnavailableError
 from icestream.model.frame_bytes import Complete, decode
 from icestream.model.frames import Frame
@@ -31,7 +32,7 @@ from icestream.storage.cloud.log_source import NOTES_FILE, LogNotes, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.testing import Operation, SimulatedCrash, SimulatedDisk
 from icestream.testing.memory_objects import MemoryObjects
-from icestream.wal import FrameCache, Log, LogContext, LogOptions, StreamInfo, SyncMode, prepare
+from icestream.wal import FrameCache, Log, LogContext, LogOptions, StreamInfo, prepare
 from icestream.wal.files import make_directories
 from icestream.wal.producers import Producers
 

@@ -14,8 +14,9 @@ from tests.fault.pipeline.test_kills import DRIVER_POINTS, TASK_POINTS
 from tests.plain_files import offsets_by_glob
 
 from icestream.broker_process import BrokerProcess
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import CommitUnknownError
-from icestream.model.formats import StorageFormat, copy_of
+from icestream.model.names import copy_of
 from icestream.pipeline.commit import commit
 from icestream.pipeline.crash import VARIABLE
 from icestream.pipeline.driver import Runner

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from icestream.model.enums import SyncMode
 from icestream.testing import NameLoss, Operation, SimulatedDisk, Tearing
 from icestream.testing.log_model import DIRECTORY, Batch, LogModel, ManualPool, open_log, submit_together
-from icestream.wal import Log, LogOptions, SyncMode
+from icestream.wal import Log, LogOptions
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 STATES_PER_SCENARIO = 7000 if SOAK else 700

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from icestream.model.enums import SyncMode
 from icestream.model.errors import LogUnavailableError
 from icestream.testing import (
     Crash,
@@ -21,7 +22,7 @@ from icestream.testing import (
     SimulatedDisk,
 )
 from icestream.testing.log_model import DIRECTORY, Batch, LogModel, open_log, read_all
-from icestream.wal import Log, LogOptions, SyncMode
+from icestream.wal import Log, LogOptions
 from icestream.wal.segment import segment_path
 
 OPTIONS = LogOptions(

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from tests.reading import FAR_US, Stage, pairs, rest_of
 
+from icestream.model.enums import AckLevel
 from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
-from icestream.storage import AckLevel, IcebergStorage, Topic
+from icestream.storage import IcebergStorage, Topic
 from icestream.storage.backlog import Backlog
 from icestream.storage.retention import prune_logs, prune_objects
 from icestream.subscription import SubscriptionOptions

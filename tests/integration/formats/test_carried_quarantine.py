@@ -9,7 +9,7 @@ from tests.plain_files import COPY, NAME, Place
 from tests.reading import TOPIC
 from tests.unit.table.conftest import local
 
-from icestream.model.formats import StorageFormat
+from icestream.model.enums import StorageFormat
 from icestream.model.messages import Encoding
 from icestream.pipeline.backfill import read_back
 from icestream.table.quarantine import note_retried, read_about, read_frame, read_retried

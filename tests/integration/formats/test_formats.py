@@ -13,8 +13,8 @@ from tests.plain_files import COPY, NAME, Place, offsets_by_glob
 from tests.reading import TOPIC
 
 from icestream.model import names
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import InvalidNameError
-from icestream.model.formats import StorageFormat
 from icestream.model.offsets import StartPosition
 from icestream.pipeline.spark.session import Spark
 from icestream.pipeline.tasks import Work

@@ -19,8 +19,8 @@ from tests.integration.quarantine.conftest import (
 )
 
 from icestream.app import Broker
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import CatalogUnavailableError, IcestreamError
-from icestream.model.formats import StorageFormat
 from icestream.model.messages import Encoding
 from icestream.pipeline.tasks import Work, Written
 from icestream.storage.verify import BrokerLogs, verify_topic

@@ -9,8 +9,9 @@ import pytest
 from tests.reading import TOPIC, Stage
 from tests.servers import require
 
+from icestream.model.enums import SubscriptionType
 from icestream.model.offsets import StartPosition
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, SubscriptionType
+from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions
 from icestream_servers import EtcdServer
 
 MESSAGES = 400

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from icestream.config import CatalogSettings, MetadataSettings, Settings, WalSettings, load_settings
+from icestream.model.enums import SyncMode
 
 
 def test_settings_alone_are_the_embedded_defaults() -> None:
@@ -30,7 +31,9 @@ def test_settings_alone_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_data_dir_moves_everything_that_has_no_place_of_its_own(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, wal=WalSettings(sync_mode="os"), catalog=CatalogSettings(name="other"))
+    settings = Settings(
+        data_dir=tmp_path, wal=WalSettings(sync_mode=SyncMode.OS), catalog=CatalogSettings(name="other")
+    )
     assert settings.wal.dir == tmp_path / "wal"
     assert settings.wal.sync_mode == "os"
     assert settings.metadata.sqlite_path == tmp_path / "metadata.db"
@@ -77,7 +80,7 @@ def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         settings.data_dir = Path("elsewhere")
     with pytest.raises(ValidationError, match="frozen"):
-        settings.wal.sync_mode = "os"
+        settings.wal.sync_mode = SyncMode.OS
 
 
 def test_settings_survive_pickling_and_dumping(tmp_path: Path) -> None:

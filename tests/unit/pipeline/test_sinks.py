@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from icestream.client.pipeline import TopicBacklog
-from icestream.model.formats import StorageFormat, copy_of
-from icestream.model.names import TopicName
+from icestream.model.enums import StorageFormat
+from icestream.model.names import TopicName, copy_of
 from icestream.pipeline.backfill import cut_evenly, read_back
 from icestream.pipeline.sink import CLEAN_SECONDS, Sink
 from icestream.pipeline.state import JOINED_BYTES, Rest, TopicState
 
 TOPIC = TopicName("a", "b")
 COPY = copy_of(TOPIC)
-LOG = TopicBacklog(TOPIC, "stream", 1, None, (), (), 100, 200, 100 * JOINED_BYTES, format="both")
+LOG = TopicBacklog(TOPIC, "stream", 1, None, (), (), 100, 200, 100 * JOINED_BYTES, format=StorageFormat.BOTH)
 """A message is as large as tables that are fed together may be apart."""
 
 
@@ -28,14 +28,14 @@ def ranges(of: TopicState) -> list[tuple[int, int, tuple[TopicName, ...]]]:
 
 @pytest.mark.parametrize("storage_format", list(StorageFormat))
 def test_the_broker_says_which_tables_are_fed(storage_format: StorageFormat) -> None:
-    made = TopicState(replace(LOG, format=storage_format.value), Rest(1.0, 2.0), since=0.0)
+    made = TopicState(replace(LOG, format=storage_format), Rest(1.0, 2.0), since=0.0)
     assert tuple(sink.name for sink in made.sinks) == storage_format.fed(TOPIC)
 
 
 def test_a_table_that_is_fed_on_is_remembered_when_the_format_changes() -> None:
     made = state(150, 150)
     table = made.sinks[0]
-    made.update(replace(LOG, format="iceberg"), 0.0)
+    made.update(replace(LOG, format=StorageFormat.ICEBERG), 0.0)
     assert made.sinks == [table]
     made.update(LOG, 0.0)
     assert made.sinks[0] is table

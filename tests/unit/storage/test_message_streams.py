@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 
 from icestream.config import load_settings
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionNotFoundError, TopicNotFoundError
 from icestream.model.messages import Message, message_batch
 from icestream.storage import IcebergStorage, StartPosition
 from icestream.storage.subscribing import MessageStream
-from icestream.subscription import SubscriptionOptions, SubscriptionType
+from icestream.subscription import SubscriptionOptions
 
 TOPIC = "default/events"
 SECONDS = 30

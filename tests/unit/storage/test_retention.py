@@ -9,12 +9,12 @@ import pytest
 from tests.unit.storage.shelf import MINUTE_US, Shelf
 
 from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
+from icestream.model.enums import StorageKind
 from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.storage.disk import Disk
-from icestream.storage.record import StorageKind
 from icestream.storage.retention import Retention, make_room, prune_logs, prune_objects
 from icestream.storage.topic import Committed
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from icestream.config import Settings
+from icestream.model.enums import AckLevel
 from icestream.model.errors import (
     CatalogUnavailableError,
     IcestreamError,
@@ -20,7 +21,7 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import encode_schema, message_batch
 from icestream.model.offsets import StartPosition
-from icestream.storage import AckLevel, IcebergStorage, Topic
+from icestream.storage import IcebergStorage, Topic
 from icestream.storage.retention import prunable_below, prune_logs
 from icestream.storage.topic import Committed
 from icestream.table import Tables, TableSpec

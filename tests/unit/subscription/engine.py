@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from icestream.config import SubscriptionSettings
 from icestream.metadata import MemoryMetadataStore, MetadataStore
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import IcestreamError, TopicNotFoundError
 from icestream.model.filters import Filter
 from icestream.model.messages import MESSAGE_SCHEMA, conform, message_batch, slice_from, stream_schema
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions, SubscriptionType
+from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions
 from icestream.subscription.cursor import Cursor
 
 TOPIC = TopicName("default", "events")

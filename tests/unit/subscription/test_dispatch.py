@@ -10,6 +10,7 @@ from tests.unit.subscription.engine import START_US, TOPIC, ListTopic, Site, ack
 
 from icestream.config import SubscriptionSettings
 from icestream.metadata import MemoryMetadataStore
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import (
     ClosedError,
     DamagedError,
@@ -19,7 +20,7 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.messages import MESSAGE_SCHEMA
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions, SubscriptionType
+from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions
 
 SECONDS = 30
 """More than anything here takes, unless it hangs."""

@@ -13,10 +13,10 @@ from pyiceberg.manifest import ManifestEntry, ManifestFile
 from tests.unit.table.conftest import local
 
 from icestream.config import Settings
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import CommitConflictError, InvalidNameError, InvalidRequestError
-from icestream.model.formats import StorageFormat, copied, copy_of, is_copy
 from icestream.model.messages import STREAM_SCHEMA
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copied, copy_of, is_copy
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.files import RenamedFile
 from icestream.table.parquet_copy import leftovers as leftovers_module

@@ -10,9 +10,8 @@ from tests.unit.table.conftest import local
 from icestream.config import Settings
 from icestream.config.locations import first_below, is_within
 from icestream.model.errors import InvalidRequestError
-from icestream.model.formats import copy_of
 from icestream.model.messages import STREAM_SCHEMA
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copy_of
 from icestream.table import Tables, TableSpec
 from icestream.table.parquet_copy.folders import DATA_PATH
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from tests.unit.wal.conftest import batch, bodies
 
+from icestream.model.enums import SyncMode
 from icestream.model.errors import ClosedError, SequenceError, UnavailableError
-from icestream.wal import Log, LogReader, LogState, SyncMode, offset_at_time
+from icestream.wal import Log, LogReader, LogState, offset_at_time
 from icestream.wal.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, segment_path
 
 OpenLog = Callable[..., Log]

@@ -16,8 +16,7 @@ from icestream.model.errors import (
     InvalidRequestError,
     TopicNotFoundError,
 )
-from icestream.model.formats import copy_of
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copy_of
 from icestream.pipeline.maintenance.plan import Limits, Rewrite, plan_rewrites
 from icestream.pipeline.maintenance.report import MAX_NAMED_FILES, Figures, Step, StepReport, TopicReport
 from icestream.pipeline.maintenance.session import SparkSql, options, text

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import structlog
 
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import DamagedError
-from icestream.model.formats import StorageFormat, copied
+from icestream.model.names import copied
 from icestream.model.quarantine import Quarantined
 from icestream.pipeline.commit import Pending
 from icestream.table import Tables, TopicTable

@@ -20,10 +20,11 @@ import structlog
 from msgspec import Meta, Struct
 
 from icestream.model.callers import Caller
+from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.lone_message import SingleMessage
 from icestream.protocol.publish import split_lone_message
-from icestream.storage import AckLevel, IcebergStorage, Part, Topic
+from icestream.storage import IcebergStorage, Part, Topic
 from icestream.wal import Append
 
 _OPERATION = "publish"
@@ -151,7 +152,7 @@ class PublishStream:
     def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch | SingleMessage) -> None:
         started, count = perf_counter(), batch.num_rows
         topic = self._topic(request)
-        level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
+        level = AckLevel.parse(request.ack, operation="publish") if request.ack is not None else topic.default_ack
 
         in_table = level is AckLevel.TABLE
 
@@ -184,7 +185,7 @@ class PublishStream:
         shares = _bodies(parts, batch.body) if isinstance(batch, SingleMessage) else _slices(parts, batch)
         started = perf_counter()
         topic = self._topic(request)
-        level = AckLevel.parse(request.ack) if request.ack is not None else topic.default_ack
+        level = AckLevel.parse(request.ack, operation="publish") if request.ack is not None else topic.default_ack
         in_table = level is AckLevel.TABLE
         if in_table:
             self._answers.use_queue()

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from icestream.model.enums import SubscriptionType
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.offsets import StartPosition
 from icestream.server.http.consumers import (
@@ -35,7 +36,6 @@ from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.server.http.waiting import Ends, ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
-from icestream.subscription import SubscriptionType
 
 # --------------------
 # Server-Sent Events: an answer that goes on for as long as its client listens.

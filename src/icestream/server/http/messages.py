@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError
 from icestream.model.messages import MESSAGE_SCHEMA, message_batch
 from icestream.server.http.bodies import bounded_body, check_media_type, parse_json, read_stream, write_stream
@@ -21,7 +22,7 @@ from icestream.server.http.reading import Piece, parse_start, piece_as_json, rea
 from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.server.http.waiting import ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
-from icestream.storage import AckLevel, IcebergStorage, Topic
+from icestream.storage import IcebergStorage, Topic
 from icestream.wal import Append
 
 # --------------------
@@ -154,7 +155,7 @@ class MessagesApi:
             """Check the batch and queue it."""
             # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
             topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
-            level = AckLevel.parse(options.ack) if options.ack is not None else topic.default_ack
+            level = AckLevel.parse(options.ack, operation="publish") if options.ack is not None else topic.default_ack
             self._storage.publish(
                 topic,
                 batch,

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from icestream.model.enums import AckLevel, StorageKind, SubscriptionType
 from icestream.server.cloud_requests import MAX_OBJECTS, MAX_WAIT_SECONDS
 from icestream.server.tenant_figures import MAX_TENANTS
 from icestream.subscription.options import MAX_DELAY_MS, MAX_REDELIVERIES
@@ -16,8 +17,6 @@ MAX_READ_BYTES = 16 << 20
 MAX_WAIT_MS = 60_000
 MAX_SEQUENCE = (1 << 62) - 1
 
-AckName = Literal["memory", "disk", "table"]
-StorageName = Literal["table", "log"]
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"})]
 Retention = Annotated[int, Field(ge=1, le=1 << 53)]
 
@@ -83,7 +82,7 @@ class PublishQuery(Model):
     sequence: QueryInt | None = Field(
         default=None, ge=0, le=MAX_SEQUENCE, description="The first message's number in the producer's own count."
     )
-    ack: AckName | None = Field(default=None, description="When to answer; unset, the topic's default.")
+    ack: AckLevel | None = Field(default=None, description="When to answer; unset, the topic's default.")
 
 
 # Requests
@@ -91,7 +90,7 @@ class PublishQuery(Model):
 
 class CreateTopic(Model):
     topic: str = Field(description="`namespace/name`, or a bare `name` in the namespace `default`.")
-    ack: AckName | None = Field(default=None, description="Default acknowledgement level; unset, the broker's.")
+    ack: AckLevel | None = Field(default=None, description="Default acknowledgement level; unset, the broker's.")
     arrow_schema: Base64 | None = Field(
         default=None, alias="schema", description="A serialized Arrow schema, for a topic with its own columns."
     )
@@ -101,7 +100,7 @@ class CreateTopic(Model):
         default=[], max_length=16, description="Partitions of the table, such as `day(publish_time)`."
     )
     sort_by: list[str] = Field(default=[], max_length=16, description="Columns that the table's files are sorted by.")
-    storage: StorageName | None = Field(
+    storage: StorageKind | None = Field(
         default=None,
         description="`table` (the default), or `log` for a topic without a table, which lives in the log and in cloud "
         "objects until its own retention takes them.",
@@ -116,7 +115,7 @@ def _unset() -> Any:
 class UpdateTopic(Model):
     """Only the fields that are given change; `null` lifts a retention."""
 
-    ack: AckName = Field(default_factory=_unset, description="Default acknowledgement level.")
+    ack: AckLevel = Field(default_factory=_unset, description="Default acknowledgement level.")
     retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
     retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
     arrow_schema: Base64 = Field(
@@ -145,7 +144,7 @@ class Publish(Model):
         le=MAX_SEQUENCE,
         description="The first message's number in the producer's own count, from 0 without holes.",
     )
-    ack: AckName | None = Field(default=None, description="When to answer; unset, the topic's default.")
+    ack: AckLevel | None = Field(default=None, description="When to answer; unset, the topic's default.")
 
 
 # Answers
@@ -495,7 +494,6 @@ MAX_NAME_LENGTH = 100
 _MAX_OFFSET = 1 << 62
 _MAX_ID = (1 << 63) - 1
 
-TypeName: TypeAlias = Literal["exclusive", "shared", "failover", "key-shared"]
 Offset = Annotated[int, Field(ge=0, le=_MAX_OFFSET)]
 OffsetRange = Annotated[list[Offset], Field(min_length=2, max_length=2)]
 
@@ -528,7 +526,9 @@ _POSITION = (
 class PutSubscription(Model):
     """Only what is given changes where the subscription exists already; `null` lifts a limit."""
 
-    type: TypeName = Field(default="exclusive", description="How messages are shared among its consumers.")
+    type: SubscriptionType = Field(
+        default=SubscriptionType.EXCLUSIVE, description="How messages are shared among its consumers."
+    )
     start: Position = Field(default="earliest", description=f"Where a new subscription begins. {_POSITION}")
     filter: str | None = Field(
         default=None, max_length=MAX_FILTER_LENGTH, description="Only messages that this expression is true for."
@@ -619,7 +619,7 @@ class SubscribeQuery(Model):
     consumer: str = Field(
         default="", max_length=MAX_NAME_LENGTH, description="What to call the consumer in the figures."
     )
-    type: TypeName | None = Field(
+    type: SubscriptionType | None = Field(
         default=None, description="Unset, as the subscription is; `exclusive` where it is new."
     )
     start: str = Field(default="earliest", max_length=256, description=f"Where a new subscription begins. {_POSITION}")
@@ -648,7 +648,7 @@ class SocketQuery(SubscribeQuery):
 class Options(Model):
     """What is unset is absent."""
 
-    type: TypeName
+    type: SubscriptionType
     nack_delay_ms: int
     filter: str | None = None
     ack_timeout_ms: int | None = None

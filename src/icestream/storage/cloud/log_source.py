@@ -9,12 +9,13 @@ import structlog
 
 from icestream.cloud.object_builder import LogPosition, LogRange, SegmentSlice
 from icestream.cloud.uploader import UploadNotes
+from icestream.model.enums import SyncMode
 from icestream.model.errors import DamagedError, UnavailableError
 from icestream.model.frame_bytes import HEADER_BYTES as FRAME_HEADER_BYTES
 from icestream.model.frame_bytes import decode_header
 from icestream.model.frames import Frame
 from icestream.model.sparse_index import SparseIndex
-from icestream.wal import Log, SyncMode
+from icestream.wal import Log
 from icestream.wal.files import File
 from icestream.wal.producers import Producers
 from icestream.wal.reader import find_segment

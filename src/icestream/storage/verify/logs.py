@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from icestream.client import Client, TopicDescription
 from icestream.client.pipeline import TopicBacklog
+from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
@@ -101,7 +102,7 @@ class BrokerLogs:
             described = self.client.describe_topic(topic)
         except TopicNotFoundError:
             return None
-        if described.storage == "table":  # made a moment ago: there is nothing to look at yet
+        if described.storage == StorageKind.TABLE:  # made a moment ago: there is nothing to look at yet
             return None
         return _BrokerLog(self.client, _as_backlog(described), storage=described.storage)
 
@@ -111,7 +112,7 @@ class _BrokerLog:
     client: Client
     backlog: TopicBacklog
     pruned_to: int = 0
-    storage: str = "table"
+    storage: str = StorageKind.TABLE
 
     @property
     def topic(self) -> TopicName:

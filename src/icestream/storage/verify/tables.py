@@ -8,8 +8,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from icestream.config import Settings
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import DamagedError
-from icestream.model.formats import StorageFormat
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding, slice_from
 from icestream.model.names import TopicName

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from icestream.model.enums import StorageKind
 from icestream.model.errors import IcestreamError, PermissionDeniedError, UnauthenticatedError
 from icestream.model.names import TopicName
 from icestream.model.quarantine import quarantined_ranges
@@ -111,7 +112,7 @@ def _join(topic: TopicName, log: LogView | None, audit: CloudAudit | None, repor
         return joined
     for _ in audit.batches():  # they are checked, and are of no use for what lies behind them
         pass
-    if log.storage != "table":
+    if log.storage != StorageKind.TABLE:
         text = "the messages are neither in the cloud, nor in the log any more"
         report.add(Finding("gap", text, audit.end_offset, log.start_offset - 1))
     return log
@@ -166,11 +167,11 @@ def _verify(
 
 def _read_log(log: LogView, report: Verification, progress: Progress) -> None:
     """A topic that has no table, or none yet: every frame is read and checked."""
-    if log.start_offset and log.storage == "table":
+    if log.start_offset and log.storage == StorageKind.TABLE:
         report.add(Finding("gap", "the log does not begin at 0, and there is no table", 0, log.start_offset - 1))
     read = 0
     for batch in log.batches():
         read += batch.num_rows
         progress(batch.column(0)[-1].as_py() + 1, log.durable_end)
     report.lost = log.durable_end - log.start_offset - read
-    report.waiting = read if log.storage == "table" else 0
+    report.waiting = read if log.storage == StorageKind.TABLE else 0

@@ -19,9 +19,8 @@ import structlog
 from icestream.config import Settings
 from icestream.config.locations import is_within
 from icestream.model.errors import InvalidRequestError
-from icestream.model.formats import copied
 from icestream.model.messages import ENVELOPE
-from icestream.model.names import TopicName
+from icestream.model.names import TopicName, copied
 from icestream.table.catalogs import warehouse_location
 
 LAYOUT = "icestream.layout"
