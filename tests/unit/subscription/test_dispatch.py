@@ -121,7 +121,7 @@ def test_options_are_checked() -> None:
         site.open(name="a/b")
     with pytest.raises(InvalidRequestError, match="unknown options typ"):
         SubscriptionOptions.from_json({"typ": "shared"})
-    with pytest.raises(InvalidRequestError, match="use exclusive, shared, failover, key-shared"):
+    with pytest.raises(InvalidRequestError, match="use exclusive, shared, failover or key-shared"):
         SubscriptionOptions.from_json({"type": "both"})
     given = SubscriptionOptions(type=SubscriptionType.SHARED, ack_timeout_ms=5, filter="price > 1")
     assert SubscriptionOptions.from_json(given.to_json()) == given
