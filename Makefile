@@ -40,11 +40,12 @@ demo: setup ## the whole story on this machine, with embedded defaults
 test: check servers ## everything that must pass: check, then all tests, two kinds of them side by side
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 2 $(KINDS_OF_TESTS)
 
-check: setup ## lint, types, layers, dependencies
+check: setup ## lint, types, layers, dependencies, mutants' targets
 	@echo "check: ruff"      && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@echo "check: mypy"      && $(BIN)/mypy
 	@echo "check: layers"    && PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	@echo "check: deptry"    && $(BIN)/deptry src
+	@echo "check: mutants"   && $(BIN)/python dev/mutants.py --check
 
 unit: setup servers ## tests of parts: unit, property and conformance
 	@$(BIN)/pytest tests/unit tests/conformance tests/property

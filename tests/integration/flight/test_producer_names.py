@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from itertools import permutations
 
 import pyarrow.flight as fl
 import pytest
@@ -76,6 +77,23 @@ def test_a_client_opens_a_name_twice_only_to_share_it(clients: list[Client]) -> 
         opened(clients[0])
     with opened(clients[0], exclusive=False) as one, opened(clients[0], exclusive=False) as other:
         assert one.send(b"x").result() == other.send(b"x").result() == 0
+
+
+def test_only_the_last_of_several_is_acknowledged_whoever_sends_first(clients: list[Client]) -> None:
+    acknowledged: list[bytes] = []
+    for turn, order in enumerate(permutations(clients)):
+        *older, newest = [opened(client) for client in order]
+        for place, producer in enumerate(older):
+            with pytest.raises(ProducerFencedError, match="'orders' was opened after this one"):
+                producer.send(b"older %d-%d" % (turn, place)).result()
+        for place in range(2):
+            payload = b"newest %d-%d" % (turn, place)
+            newest.send(payload).result()
+            acknowledged.append(payload)
+        for producer in (*older, newest):
+            with suppress(ProducerFencedError):
+                producer.close()
+    assert payloads(clients[0]) == acknowledged
 
 
 def test_what_many_acknowledge_under_one_name_is_all_there(clients: list[Client]) -> None:
