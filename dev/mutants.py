@@ -415,7 +415,7 @@ MUTANTS = (
     Mutant(
         "upload-read-back",
         "the look at an object after it was sent",
-        (("cloud:ObjectMaker.make", drop("_read_back")),),
+        (("cloud:ObjectBuilder.build", drop("_read_back")),),
         (f"{UPLOADER}::test_an_object_that_the_store_garbled_is_not_described_but_sent_again",),
     ),
     Mutant(
