@@ -176,9 +176,7 @@ class _Reader:
 
 
 # Variables with our prefix that are not settings: they belong to commands, clients and test runs.
-OTHER_VARIABLES = frozenset(
-    f"{ENV_PREFIX}{name}" for name in ("BROKER", "CONFIG", "TOKEN", "SOAK", "CACHE", "DEBUG", "CRASH_AT")
-)
+OTHER_VARIABLES = frozenset(f"{ENV_PREFIX}{name}" for name in ("BROKER", "CONFIG", "TOKEN", "SOAK", "CACHE", "DEBUG"))
 
 
 @dataclass(frozen=True)

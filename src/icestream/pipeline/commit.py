@@ -28,7 +28,6 @@ from icestream.model.errors import (
 )
 from icestream.model.offsets import NOTHING_LOST, LostRanges
 from icestream.model.quarantine import Quarantined
-from icestream.pipeline.crash import crash_point
 from icestream.table import TopicTable, WrittenFile
 from icestream.table.parquet_copy.leftovers import names_files, remove_written
 
@@ -73,7 +72,6 @@ def commit(table: TopicTable, pending: Pending) -> Outcome:
     for conflicts in range(MAX_TRIES):
         if table.is_plain and table.snapshot_id != pending.planned_on:
             return _settle(table, pending, conflicts)
-        crash_point("before-commit")
         try:
             done = table.commit(
                 pending.files,
@@ -90,7 +88,6 @@ def commit(table: TopicTable, pending: Pending) -> Outcome:
                 return Outcome(table, unknown, conflicts + 1)
             time.sleep(random.uniform(0.0, _PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
         else:
-            crash_point("after-commit")
             return Outcome(done, ours=True, conflicts=conflicts)
     raise CommitConflictError(
         f"others were faster {MAX_TRIES} times", operation="commit", place=str(table.name), remedy="it is tried again"

@@ -25,7 +25,6 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import LostRanges
 from icestream.pipeline import planner
 from icestream.pipeline.commit import Outcome, commit
-from icestream.pipeline.crash import crash_point
 from icestream.pipeline.planner import Piece
 from icestream.pipeline.quarantine.quarantine import Quarantine
 from icestream.pipeline.quarantine.quarantine_copy import with_quarantine
@@ -241,7 +240,6 @@ class Passes:
 
     def _write_and_commit(self, chosen: Allotted, figures: PassFigures) -> None:
         pieces = self._pieces(chosen, figures)
-        crash_point("after-plan")
         began = self._clock()
         written = self._translate(pieces)
         figures.job_seconds = self._clock() - began

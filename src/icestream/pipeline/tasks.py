@@ -28,7 +28,6 @@ from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import slice_from
 from icestream.model.names import TopicName
 from icestream.model.offsets import NOTHING_LOST, LostRanges
-from icestream.pipeline.crash import crash_at_offset, crash_point
 from icestream.pipeline.fetch import Fetch
 from icestream.table import TableWriter, WrittenFile
 from icestream.table.writer import write_together
@@ -116,7 +115,6 @@ def _attempt(work: Work, start: int, end: int) -> Written:
 
 
 def _write_range(work: Work, start: int, end: int, began: float) -> Written:
-    crash_point("before-write")
     reader = work.fetch.read(work.topic, work.stream_id, start, end)
     size = _Size()
     files = _write_files(work, size.of(reader.batches()))
@@ -129,7 +127,6 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
             wanted = sum(last - first for first, last in reader.lost_ranges.others(begins, end))
         if count != wanted:
             raise _incomplete(work, start, end, f"{count} messages were written, of {wanted} that are not lost")
-    crash_point("after-write")
     return Written(
         work.topic,
         start,
@@ -168,6 +165,4 @@ class _Size:
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.nbytes += batch.nbytes
-            crash_at_offset(batch)
             yield batch
-            crash_point("mid-write")

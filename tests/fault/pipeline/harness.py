@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fault.pipeline import processes
+from tests.fault.pipeline.crash_at import crashing, crashing_environ
 from tests.fault.pipeline.oracle import PATIENCE_SECONDS, Oracle
 
 from icestream.client import Client, Producer
@@ -16,10 +17,11 @@ from icestream.config import Settings
 from icestream.model.errors import CatalogUnavailableError
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
+from icestream.pipeline.child_process import encode_settings
 from icestream.pipeline.driver import Runner
 from icestream.pipeline.one_pass import JobRunner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.supervisor import Supervisor, pipeline_supervisor
+from icestream.pipeline.supervisor import LOG_NAME, Supervisor, pipeline_supervisor
 from icestream.pipeline.tasks import Written, write_parcels
 from icestream.storage.verify import BrokerLogs, verify_topic
 from icestream.table import Tables, TopicTable
@@ -108,12 +110,23 @@ class Site:
         return runner
 
     @contextlib.contextmanager
-    def process(self, name: str = "pipeline", **sections: dict[str, Any]) -> Iterator[Supervisor]:
-        """A supervised `icestream pipeline`, which is started again whenever it dies."""
+    def process(
+        self, name: str = "pipeline", crash_at: str | None = None, **sections: dict[str, Any]
+    ) -> Iterator[Supervisor]:
+        """A supervised `icestream pipeline`, which is started again whenever it dies; `crash_at` names points."""
         sections["pipeline"] = {"master": "local[2]", "restart_interval_ms": 1} | sections.get("pipeline", {})
         settings = self.settings(**sections)
         folder = self.data_dir / self.namespace / name
         supervisor = pipeline_supervisor(settings.model_copy(update={"data_dir": folder}), self.client.url)
+        if crash_at:
+            supervisor = Supervisor(
+                [*crashing(crash_at), "pipeline", "--child", "--broker", self.client.url],
+                encode_settings(settings),
+                folder / LOG_NAME,
+                log_max_bytes=settings.pipeline.log_max_bytes,
+                restart_seconds=settings.pipeline.restart_interval_ms / 1000,
+                environ=crashing_environ(),
+            )
         supervisor.start()
         try:
             yield supervisor

@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 from tests.fault.pipeline import processes
 from tests.fault.pipeline.conftest import MakeSite, environ
+from tests.fault.pipeline.crash_at import DRIVER_POINTS, TASK_POINTS
 from tests.fault.pipeline.harness import Site, wait_for
 
 from icestream.broker_process import BrokerProcess
-from icestream.pipeline.crash import VARIABLE
 from icestream.pipeline.supervisor import Supervisor
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-TASK_POINTS = ("before-write", "mid-write", "after-write")
-DRIVER_POINTS = ("after-plan", "before-commit", "after-commit")
 KILLS = ("worker",) * 6 + ("broker",) * 5 + ("driver",) * 2 + ("worker parent", "jvm")
 SETS_OF_KILLS = 10 if SOAK else 1
 TOPICS = ("first", "second", "third")
@@ -74,14 +72,12 @@ class Killer:
         return self._rng.choice(found)
 
 
-def test_kills_at_every_named_point_leave_each_message_in_the_table_once(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kills_at_every_named_point_leave_each_message_in_the_table_once(site: Site, tmp_path: Path) -> None:
     points = {point: tmp_path / point for point in (*DRIVER_POINTS, *TASK_POINTS)}
-    monkeypatch.setenv(VARIABLE, ",".join(f"{point}@{file}" for point, file in points.items()))
+    crash_at = ",".join(f"{point}@{file}" for point, file in points.items())
     for name in TOPICS:
         site.publish(name)
-    with site.process(writer={"flush_interval_ms": 50}) as pipeline:
+    with site.process(crash_at=crash_at, writer={"flush_interval_ms": 50}) as pipeline:
         with site.publishing(*TOPICS):
             for point, file in points.items():
                 wait_for(f"the kill at {point}", file.exists)

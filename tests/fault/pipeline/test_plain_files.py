@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fault.pipeline.conftest import MakeSite, environ
 from tests.fault.pipeline.harness import InlineJobs, Sections, Site, once, wait_for
-from tests.fault.pipeline.test_kills import DRIVER_POINTS, TASK_POINTS
+from tests.fault.pipeline.crash_at import DRIVER_POINTS, TASK_POINTS
 from tests.plain_files import offsets_by_glob
 
 from icestream.broker_process import BrokerProcess
@@ -18,7 +18,6 @@ from icestream.model.enums import StorageFormat
 from icestream.model.errors import CommitUnknownError
 from icestream.model.names import copy_of
 from icestream.pipeline.commit import commit
-from icestream.pipeline.crash import VARIABLE
 from icestream.pipeline.driver import Runner
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.sink import Sink
@@ -73,13 +72,13 @@ def copy(site: Site, name: str) -> TopicTable:
 
 
 def test_kills_at_every_named_point_leave_no_file_that_is_not_in_the_table(
-    site: Site, storage_format: StorageFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, storage_format: StorageFormat, tmp_path: Path
 ) -> None:
     points = {point: tmp_path / point for point in (*DRIVER_POINTS, *TASK_POINTS)}
-    monkeypatch.setenv(VARIABLE, ",".join(f"{point}@{file}" for point, file in points.items()))
+    crash_at = ",".join(f"{point}@{file}" for point, file in points.items())
     for name in TOPICS:
         site.publish(name)
-    with site.process(writer={"flush_interval_ms": 50}) as pipeline:
+    with site.process(crash_at=crash_at, writer={"flush_interval_ms": 50}) as pipeline:
         with site.publishing(*TOPICS):
             for point, file in points.items():
                 wait_for(f"the kill at {point}", file.exists)

@@ -16,7 +16,6 @@ from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
 from icestream.model.messages import Encoding
 from icestream.model.names import TopicName
-from icestream.pipeline.crash import VARIABLE
 from icestream.storage import IcebergStorage
 from icestream.storage.verify import BrokerLogs, verify_topic
 from icestream.table.quarantine import read_frame
@@ -56,7 +55,7 @@ def check(site: Site, name: str, aside: tuple[int, int], end: int) -> bytes:
 
 
 def test_poisonous_frames_are_put_aside_and_everything_else_goes_on(
-    make_site: MakeSite, own_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_site: MakeSite, own_broker: BrokerProcess, tmp_path: Path
 ) -> None:
     site = make_site(own_broker)
     for _ in range(8):
@@ -66,8 +65,11 @@ def test_poisonous_frames_are_put_aside_and_everything_else_goes_on(
     site.publish("unreadable", 5, producer="second")
     site.publish("good", 10)
     killed = tmp_path / "killed"
-    monkeypatch.setenv(VARIABLE, f"offset-{DEADLY_OFFSET},after-quarantine-file@{killed}")
-    with site.process(pipeline={"quarantine_after": 2}, writer={"flush_interval_ms": 20}) as pipeline:
+    with site.process(
+        crash_at=f"offset-{DEADLY_OFFSET},after-quarantine-file@{killed}",
+        pipeline={"quarantine_after": 2},
+        writer={"flush_interval_ms": 20},
+    ) as pipeline:
         wait_for("the good topic", lambda: site.committed("good") == 10)
         wait_for("the kill", killed.exists)
         wait_for("the frame that cannot be opened", lambda: site.committed("unreadable") == 12)

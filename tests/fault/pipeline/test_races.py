@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 from tests.fault.pipeline.harness import InlineJobs, Site, once
@@ -66,7 +67,7 @@ def test_two_pipelines_that_race_for_hundreds_of_commits_double_nothing(site: Si
 
 def test_two_processes_of_which_now_one_and_now_the_other_stands_still_double_nothing(site: Site) -> None:
     rng = random.Random(1)
-    sections = {"table": FEW_SNAPSHOTS, "writer": {"flush_interval_ms": 10}}
+    sections: dict[str, Any] = {"table": FEW_SNAPSHOTS, "writer": {"flush_interval_ms": 10}}
     site.publish("one")
     with site.process("first", **sections) as first, site.process("second", **sections) as second:
         site.wait_until_in_tables("one")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fault.pipeline.crash_at import DRIVER_POINTS, TASK_POINTS, crashing, crashing_environ
 from tests.integration.pipeline.conftest import Pipelines
 
 from icestream.model.errors import IcestreamError
@@ -20,8 +21,6 @@ from icestream.pipeline.supervisor import pipeline_supervisor
 from icestream.table import TableSpec
 
 Once = Callable[..., "subprocess.CompletedProcess[str]"]
-TASK_POINTS = ("before-write", "mid-write", "after-write")
-DRIVER_POINTS = ("after-plan", "before-commit", "after-commit")
 
 
 @pytest.fixture
@@ -29,8 +28,10 @@ def once(pipelines: Pipelines) -> Once:
     """Runs `icestream pipeline --once` for the test's topics."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")}
 
-    def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "icestream.cli", "pipeline", "--once", "--master", "local[2]"]
+    def run(*arguments: str, crash_at: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":
+        command = crashing(crash_at) if crash_at else [sys.executable, "-m", "icestream.cli"]
+        environ |= crashing_environ() if crash_at else {}
+        command += ["pipeline", "--once", "--master", "local[2]"]
         command += ["--topics", f"{pipelines.namespace}/*", "--data", str(pipelines.data_dir)]
         command += ["--broker", pipelines.client.url, *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=clean | environ, timeout=180, check=False)
@@ -92,15 +93,14 @@ def test_kills_at_every_named_point_leave_each_message_in_the_table_once(
         pipelines.publish("killed", [text.encode()] * 3)
         published.extend([text.encode()] * 3)
 
-    for point in TASK_POINTS:
-        publish(point)
-        done = once(ICESTREAM_CRASH_AT=f"{point}@{tmp_path / point}")
-        assert done.returncode == 0, "Spark runs the task of a killed worker again"
-        assert (tmp_path / point).exists(), "the worker was killed"
-        pipelines.check("killed", published)
+    publish("tasks")
+    done = once(crash_at=",".join(f"{point}@{tmp_path / point}" for point in TASK_POINTS))
+    assert done.returncode == 0, "Spark runs the task of a killed worker again, here three times"
+    assert all((tmp_path / point).exists() for point in TASK_POINTS), "a worker was killed at each point"
+    pipelines.check("killed", published)
     for point in DRIVER_POINTS:
         publish(point)
-        assert once(ICESTREAM_CRASH_AT=point).returncode == -signal.SIGKILL
+        assert once(crash_at=point).returncode == -signal.SIGKILL
         table = pipelines.tables.find(pipelines.topic("killed"))
         assert table is not None
         expected = len(published) if point == "after-commit" else len(published) - 3

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from icestream.config import PipelineSettings, Settings
-from icestream.pipeline.crash import crash_point
 from icestream.pipeline.spark.class_archive import archive_options, archive_path
 from icestream.pipeline.spark.session import properties
 from icestream.pipeline.spark.worker import leave_archives
@@ -62,13 +61,3 @@ def test_archives_leave_the_path_of_workers(tmp_path: Path, monkeypatch: pytest.
     leave_archives()
     assert str(archive) not in sys.path
     assert set(sys.path) <= set(before)
-
-
-def test_crash_points_that_were_not_asked_for_do_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    crash_point("before-commit")
-    monkeypatch.setenv("ICESTREAM_CRASH_AT", "after-commit")
-    crash_point("before-commit")
-    done = tmp_path / "done"
-    done.touch()
-    monkeypatch.setenv("ICESTREAM_CRASH_AT", f"before-commit@{done}")
-    crash_point("before-commit")

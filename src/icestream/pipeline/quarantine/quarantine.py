@@ -19,7 +19,6 @@ from icestream.model.errors import IcestreamError, LimitReachedError
 from icestream.model.quarantine import MAX_QUARANTINED
 from icestream.pipeline.backfill import ReadBack
 from icestream.pipeline.commit import Pending
-from icestream.pipeline.crash import crash_point
 from icestream.pipeline.quarantine.poison_search import may_be_the_messages, needs_control
 from icestream.pipeline.quarantine.worker_probe import Jobs, check_workers
 from icestream.pipeline.sources import Sources
@@ -93,7 +92,6 @@ class Quarantine:
                 file=entry.file,
                 error=str(error),
             )
-        crash_point("after-quarantine-file")
 
     def _check_room(self, table: TopicTable, offset: int, error: IcestreamError) -> None:
         count = len(table.quarantined)

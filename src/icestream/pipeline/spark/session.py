@@ -31,6 +31,7 @@ from icestream.pipeline.spark.java import java_home
 from icestream.pipeline.tasks import Written, write_parcels
 
 LOOPBACK = "127.0.0.1"
+WORKER_MODULE = "icestream.pipeline.spark.worker"
 _LOCAL = re.compile(r"local\[(\*|[0-9]+)\]|local")
 _TASK_TRIES = 4
 _JVM_END_SECONDS = 30.0
@@ -165,7 +166,7 @@ def properties(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.python.daemon.module": "icestream.pipeline.spark.worker",
+        "spark.python.daemon.module": WORKER_MODULE,
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.task.maxFailures": str(_TASK_TRIES),

@@ -41,14 +41,19 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve Spark's requests for workers until Spark ends."""
     os.register_at_fork(after_in_child=die_with_parent)
     leave_archives()
-    from pyspark import daemon  # only now: with the archives on the path it would come from there
+    from pyspark import daemon  # noqa: PLC0415 - with the archives on the path it would come from there
 
-    import icestream.pipeline.tasks  # noqa: F401 - imported for those that are forked
+    import icestream.pipeline.tasks  # noqa: F401, PLC0415 - forked workers have it at once
 
     vars(daemon)["traceback"] = SimpleNamespace(print_exc=print_unless_left, format_exc=traceback.format_exc)
     gc.collect()
     gc.freeze()  # workers collect garbage after each task; what is here now will never be any
     daemon.manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()
