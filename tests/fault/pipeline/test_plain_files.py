@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.fault.pipeline.conftest import MakeSite, environ
-from tests.fault.pipeline.harness import InlineJobs, Sections, Site, once, wait_for
 from tests.fault.pipeline.crash_at import DRIVER_POINTS, TASK_POINTS
+from tests.fault.pipeline.harness import InlineJobs, Sections, Site, once, wait_for
 from tests.plain_files import offsets_by_glob
 
 from icestream.broker_process import BrokerProcess
