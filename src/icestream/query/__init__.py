@@ -2,32 +2,35 @@
 
 What it guarantees
 ------------------
-* A query sees each topic up to one offset, taken when the query begins: the durable end, or, where only what is
-  committed is asked for, what the topic's table holds. Every scan of the topic in the query ends there.
-* What the table has is read from the table, by column and by the files that can match; the rest is read through the
-  topic's other tiers. Which of them has a row never changes a result.
-* A query reads topics and nothing else: one SELECT, no files, no network, no settings, no Python, no functions but
-  those that compute. What is not known to be harmless is refused before it runs.
-* Time, memory and the number of queries are bounded; results are streams, made while they are read. Who goes away
-  ends its query.
+* A query sees each topic up to one offset, taken when the query begins: the durable end, or the committed offset if
+  the caller asks for committed rows only. Every scan of the topic in the query ends at that offset.
+* Rows that the table holds are read from the table: only the columns needed, only the files that can match. The other
+  rows are read through the topic's other tiers. The tier of a row never changes a result.
+* A query reads topics and nothing else: one SELECT, no files, no network, no settings, no Python, no functions except
+  those that compute. A statement that is not known to be harmless is refused before it runs.
+* Time, memory and the number of concurrent queries are bounded. Results are streams, computed while they are read. A
+  query ends when its caller disconnects.
 
-How it is done
---------------
-The engine is DuckDB, in memory, a database of its own for each query::
+How it works
+------------
+The engine is DuckDB, with an in-memory database of its own for each query::
 
-    quoting         the words that SQL keeps for itself and topics use too: default, offset
-    statement       what is asked: one SELECT, by DuckDB's own parser, and the tables in it
-    session         a database without any way out, in which topics are views
-    topic_dataset   a topic as DuckDB scans it: the columns and conditions of each scan are DuckDB's own choice
-    maps            their keys, once each
-    expression      what an Arrow expression is made of
-    pushdown        conditions that the reader can use to read less
-    sources         where a topic's rows come from: a broker's storage, or a catalog alone
-    execution       a query that runs: its time, its end, its errors
-    engine          all of it together
+    engine      runs a bounded number of queries
+    statement   parses the text: one SELECT, and the tables in it
+    session     the isolated DuckDB database of a query, its deadline, its errors
+    dataset     a topic as DuckDB scans it
+    pushdown    conditions of a scan that the reader can use to read less
+    topics      where a topic's rows come from: a broker's storage, or a catalog alone
+
+Example::
+
+    engine = QueryEngine(settings.query, BrokerTopics(storage))
+    with engine.run("SELECT count(*) FROM default.events") as query:
+        for batch in query.batches():
+            ...
 """
 
 from icestream.query.engine import Query, QueryEngine
-from icestream.query.sources import BrokerTopics, CatalogTopics
+from icestream.query.topics import BrokerTopics, CatalogTopics
 
 __all__ = ["BrokerTopics", "CatalogTopics", "Query", "QueryEngine"]

@@ -1,4 +1,9 @@
-"""What a query asks: a single SELECT, read by the parser that will run it, and the tables that it names."""
+"""Parses a query: one SELECT, and the tables that it names. DuckDB parses it, which also runs it.
+
+SQL reserves two words that topics use: `default`, a namespace, and `offset`, a column of every topic. `quote_names`
+quotes them where they can only be names, so that `SELECT max(offset) FROM default.events` works: `default` before a
+dot, and `offset` unless the row count of an `OFFSET n` clause follows.
+"""
 
 import json
 import re
@@ -9,13 +14,6 @@ from typing import Any, NamedTuple
 import duckdb
 
 from icestream.model.errors import InvalidRequestError, TooLargeError
-
-# --------------------
-# Two words that SQL keeps for itself: `default`, a namespace, and `offset`, a column of every topic.
-#
-# `SELECT max(offset) FROM default.events` is what everybody writes first. The words are put between quotes where they
-# can only be names: `default` before a dot, and `offset` where no row count of `OFFSET n` follows it.
-
 
 _Token = tuple[int, str]
 _ENDS_A_VALUE = frozenset(
@@ -28,7 +26,7 @@ _ENDS_A_VALUE = frozenset(
 
 
 def quote_names(sql: str) -> str:
-    """The same statement with those words in quotes."""
+    """Quote `default` and `offset` where they can only be names."""
     text = sql.encode()
     tokens = _tokens(text)
     made, done = b"", 0
@@ -40,12 +38,12 @@ def quote_names(sql: str) -> str:
 
 
 def _is_column(following: str) -> bool:
-    """Whether what follows on `offset` cannot begin the number of an `OFFSET` clause."""
+    """Return whether the token after `offset` cannot begin the row count of an `OFFSET` clause."""
     return following in _ENDS_A_VALUE or not following or following[0] in ",);=<>!+-*/%:]|&^."
 
 
 def _tokens(text: bytes) -> list[_Token]:
-    """Where each token begins, and in lower case what it begins with; comments are none."""
+    """Return for each token its position and its first word in lower case. Comments are no tokens."""
     starts = [start for start, _ in duckdb.tokenize(text.decode())]
     found = []
     for start, end in pairwise([*starts, len(text)]):
@@ -57,12 +55,12 @@ def _tokens(text: bytes) -> list[_Token]:
 MAX_TEXT = 100_000
 MAX_TABLES = 64
 MAX_NESTED = 8
-"""Of queries and lambdas inside expressions. DuckDB plans these, and joins, in time that grows fast with their number,
-and while it plans it cannot be interrupted."""
+"""Nesting depth of queries and lambdas inside expressions. DuckDB's planning time grows fast with it, and planning
+cannot be interrupted."""
 OPERATION = "sql"
 _EXPLAIN = re.compile(r"\s*explain\s+(analyze\s+)?", re.IGNORECASE)
 _ALLOWED_SOURCES = frozenset({"range", "generate_series", "unnest", "repeat", "json_each", "json_tree"})
-"""Functions that make rows out of their arguments alone. The others look at files, settings and memory."""
+"""Functions that make rows from their arguments alone. The others read files, settings and memory."""
 _REFUSED_FUNCTIONS = frozenset({"write_log", "json_execute_serialized_sql", "query", "query_table"})
 _TABLES = ("BASE_TABLE", "TABLE_FUNCTION")
 _NESTING = ("SUBQUERY", "LAMBDA")
@@ -77,14 +75,14 @@ class TableName(NamedTuple):
 
 class Statement(NamedTuple):
     sql: str
-    """As DuckDB is to run it."""
+    """The text that DuckDB runs."""
     tables: frozenset[TableName]
     with_names: frozenset[str]
-    """What the statement's own WITH clauses define, in lower case."""
+    """The names that the statement's WITH clauses define, in lower case."""
 
 
 def parse(connection: duckdb.DuckDBPyConnection, text: str) -> Statement:
-    """Raises `InvalidRequestError` unless the text is one statement that only selects."""
+    """Parse a query; raise `InvalidRequestError` unless it is one SELECT."""
     if len(text) > MAX_TEXT:
         raise TooLargeError(f"a query has at most {MAX_TEXT} characters, not {len(text)}", operation=OPERATION)
     if "\0" in text:
@@ -92,8 +90,8 @@ def parse(connection: duckdb.DuckDBPyConnection, text: str) -> Statement:
     try:
         sql = quote_names(text)
         select = _EXPLAIN.sub("", sql, count=1) if _EXPLAIN.match(sql) else sql
-        (answer,) = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchone() or ("{}",)
-        nodes = list(_nodes(_single_select(json.loads(answer))))
+        (serialized,) = connection.execute("SELECT json_serialize_sql(?)", [select]).fetchone() or ("{}",)
+        nodes = list(_nodes(_single_select(json.loads(serialized))))
     except UnicodeError:
         raise _refused("the query is not text") from None
     except RecursionError:
@@ -114,7 +112,7 @@ def _single_select(parsed: dict[str, Any]) -> Any:
     if parsed.get("error"):
         if parsed.get("error_type") == "parser":
             raise _refused(str(parsed.get("error_message")).partition("\n")[0])
-        raise _refused("only a SELECT can be run here")
+        raise _refused("only a SELECT can run here")
     statements = parsed.get("statements") or []
     if len(statements) != 1:
         raise _refused(f"a query is one statement, not {len(statements)}")
@@ -122,7 +120,7 @@ def _single_select(parsed: dict[str, Any]) -> Any:
 
 
 def _nodes(tree: Any, nested: int = 0) -> Iterator[dict[str, Any]]:
-    """Every object of the parsed statement."""
+    """Yield every object of the parsed statement."""
     if isinstance(tree, dict):
         nested += tree.get("class") in _NESTING
         if nested > MAX_NESTED:
@@ -136,16 +134,16 @@ def _nodes(tree: Any, nested: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _check(node: dict[str, Any]) -> None:
-    """Raise if a part of the statement does more than compute over the tables that it names."""
+    """Raise if a node does more than compute over the tables that the statement names."""
     match node.get("type"):
         case "TABLE_FUNCTION":
             name = str((node.get("function") or {}).get("function_name")).lower()
             if name not in _ALLOWED_SOURCES:
-                raise _refused(f"{name}() cannot be read from here")
+                raise _refused(f"{name}() is not allowed as a table")
         case "SHOW_REF" if not node.get("query"):
             raise _refused("only topics can be described", "list topics with `icestream topic list`")
     if node.get("class") == "FUNCTION" and str(node.get("function_name")).lower() in _REFUSED_FUNCTIONS:
-        raise _refused(f"{node['function_name']}() cannot be used here")
+        raise _refused(f"{node['function_name']}() is not allowed")
 
 
 def _with_names(nodes: list[dict[str, Any]]) -> Iterator[str]:

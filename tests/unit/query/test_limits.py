@@ -1,6 +1,8 @@
 """Time, memory and number of queries are bounded, and whoever goes away ends its query."""
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -159,3 +161,8 @@ def test_a_query_that_needs_too_much_memory_fails_alone() -> None:
 def test_what_a_topic_cannot_read_is_the_query_s_error() -> None:
     with pytest.raises(DamagedError, match="segment 7"):
         list(engine_of(Failing()).run("SELECT count(*) FROM events").batches())
+
+
+def test_a_broker_that_has_run_no_query_has_not_loaded_duckdb() -> None:
+    code = "import sys, icestream.query; sys.exit('duckdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from icestream.model.filters import And, Compare, Field, In, Instant, Or, Predicate
-from icestream.query.dataset import Call, FieldRef, read_expression, wanted
+from icestream.query.pushdown import FieldRef, FunctionCall, read_expression, scan_range
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -29,21 +29,21 @@ OFFSET, KEY, NAME, PRICE = (pc.field(name) for name in ("offset", "key", "name",
 
 
 def where_of(expression: pc.Expression) -> Predicate | None:
-    found = wanted(expression, SCHEMA, 0, 100).where
+    found = scan_range(expression, SCHEMA, 0, 100).where
     return None if found is None else found.predicate
 
 
 def test_an_expression_is_read_with_all_its_parts() -> None:
     found = read_expression((OFFSET >= 5) & (NAME.isin(["a", "b"])) & (pc.field("in", "a") == 3))
-    assert isinstance(found, Call)
+    assert isinstance(found, FunctionCall)
     assert found.function == "and_kleene"
     first, second = found.arguments
-    assert isinstance(first, Call)
+    assert isinstance(first, FunctionCall)
     assert first.arguments == (
-        Call("greater_equal", (FieldRef("offset"), pa.scalar(5)), None),
+        FunctionCall("greater_equal", (FieldRef("offset"), pa.scalar(5)), None),
         first.arguments[1],
     )
-    assert isinstance(second, Call)
+    assert isinstance(second, FunctionCall)
     assert second.arguments[0] is None  # a field inside a struct
 
 
@@ -71,7 +71,7 @@ def test_what_has_another_form_is_not_read() -> None:
     ],
 )
 def test_offsets_bound_what_is_read(expression: pc.Expression, bounds: tuple[int, int]) -> None:
-    found = wanted(expression, SCHEMA, 0, 100)
+    found = scan_range(expression, SCHEMA, 0, 100)
     assert (found.start, found.end) == bounds
 
 
@@ -127,4 +127,4 @@ def test_other_conditions_are_left_to_the_query(expression: pc.Expression) -> No
 
 
 def test_without_a_condition_everything_is_read() -> None:
-    assert wanted(None, SCHEMA, 3, 9) == (3, 9, None)
+    assert scan_range(None, SCHEMA, 3, 9) == (3, 9, None)

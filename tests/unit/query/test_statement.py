@@ -18,7 +18,7 @@ from icestream.model.errors import (
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.query import QueryEngine
-from icestream.query.engine import open_session
+from icestream.query.session import open_session
 from icestream.query.statement import TableName, parse
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("payload", pa.binary())])
@@ -238,7 +238,7 @@ def test_a_topic_that_is_missing_is_named(engine: QueryEngine) -> None:
 
 def test_topics_that_differ_in_case_alone_are_not_confused(engine: QueryEngine) -> None:
     assert rows_of(engine, 'select count(*) from default."Events"') == [(2,)]
-    with pytest.raises(InvalidRequestError, match="upper and lower case"):
+    with pytest.raises(InvalidRequestError, match="differ only in case"):
         engine.run('select * from default.events, default."Events"')
 
 

@@ -19,41 +19,45 @@ if TYPE_CHECKING:
     from icestream.table import TopicTable
 
 
-class Source(Protocol):
-    """A topic as one query sees it."""
+class QueryTopic(Protocol):
+    """A topic as one query sees it: a fixed range of offsets."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The offset's column is the first."""
+        """The columns; the first is the offset."""
 
     @property
     def start(self) -> int: ...
 
     @property
     def end(self) -> int:
-        """The offset that the query does not see any more."""
+        """The first offset that the query does not see."""
 
     def batches(self, columns: Sequence[str], where: Filter | None, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Rows from `start` to before `end`, with the offset and these columns, in offset order."""
+        """Yield the rows with `start <= offset < end`, with the offset and these columns, in offset order."""
 
 
-class Sources(Protocol):
-    def find(self, topic: TopicName, *, fresh: bool) -> Source:
-        """Raises `TopicNotFoundError` if there is no such topic."""
+class QueryTopics(Protocol):
+    """The topics that queries can name."""
+
+    def find(self, topic: TopicName, *, fresh: bool) -> QueryTopic:
+        """Return a topic; raise `TopicNotFoundError` if there is none."""
 
 
 @dataclass(frozen=True)
 class BrokerTopics:
+    """A broker's topics, with the rows of all tiers."""
+
     storage: IcebergStorage
 
-    def find(self, topic: TopicName, *, fresh: bool) -> Source:
+    def find(self, topic: TopicName, *, fresh: bool) -> QueryTopic:
         found = self.storage.topic(topic)
         if not fresh and not found.record.has_table:
             raise InvalidRequestError(
-                "the topic is kept in the log and has no table",
+                "the topic has no table, its messages are in the log only",
                 operation="sql",
                 place=str(topic),
-                remedy="ask for fresh rows",
+                remedy="query fresh rows",
             )
         durable_end = found.log.durable_end
         try:
@@ -61,7 +65,7 @@ class BrokerTopics:
         except UnavailableError:
             if not fresh:
                 raise
-            table = None  # what the log and the cloud have needs no catalog
+            table = None  # the log and the cloud need no catalog
         table_end = 0 if table is None else min(table.ledger.committed_offset, durable_end)
         start = found.earliest_offset if fresh or table_end else 0
         return BrokerTopic(
@@ -77,7 +81,7 @@ class BrokerTopic:
     start: int
     end: int
     table_end: int
-    """What lies below is read from the table, though the log may have it still: it reads single columns."""
+    """Rows below are read from the table, even if the log still holds them: a table reads single columns."""
 
     def batches(self, columns: Sequence[str], where: Filter | None, start: int, end: int) -> Iterator[pa.RecordBatch]:
         topic, in_table = self.topic, min(end, self.table_end)
@@ -94,11 +98,11 @@ class BrokerTopic:
 
 @dataclass(frozen=True)
 class CatalogTopics:
-    """Topics' tables without a broker: what is committed."""
+    """The tables of a catalog, without a broker: committed rows only."""
 
     storage: ReadOnlyStorage
 
-    def find(self, topic: TopicName, *, fresh: bool) -> Source:
+    def find(self, topic: TopicName, *, fresh: bool) -> QueryTopic:
         del fresh
         table = self.storage.find_table(topic)
         if table is None:
@@ -130,7 +134,7 @@ class CatalogTopic:
 
 
 class _BoundedTable(TableTier):
-    """The table up to an offset, behind which a scan must not look for what matches."""
+    """The table up to an offset. A scan does not look for matches beyond it."""
 
     def __init__(self, find: "Callable[[], TopicTable | None]", settings: ReaderSettings, end: int) -> None:
         super().__init__(find, settings)
@@ -158,11 +162,11 @@ def _table_rows(
 
 
 def _check_reached(reader: TopicReader, end: int, topic: TopicName) -> None:
-    """A result that lacks rows must not look like one that is whole."""
+    """Raise if the reader stopped before `end`: an incomplete result must not look complete."""
     if reader.offset < end:
         raise UnavailableError(
-            f"the topic's messages from offset {reader.offset} on went away while they were read",
+            f"the topic's messages from offset {reader.offset} on were removed while the query read them",
             operation="sql",
             place=str(topic),
-            remedy="try again, unless the topic was deleted",
+            remedy="run the query again, unless the topic was deleted",
         )
