@@ -22,6 +22,7 @@ import structlog
 from icestream import __version__
 from icestream.config import LogSettings, Settings
 from icestream.model.callers import ALL_NAMESPACES, Callers
+from icestream.model.units import MIB
 from icestream.pipeline.maintenance.schedule import maintenance_schedule
 from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
 from icestream.query import BrokerTopics, QueryEngine
@@ -34,7 +35,6 @@ _CLOSE_SECONDS = 1.0
 _SIGNAL_CHECK_SECONDS = 0.5
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_MIB = 1024 * 1024
 _log = structlog.get_logger(__name__)
 
 
@@ -256,8 +256,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 * _MIB)
-        mallopt(_M_TRIM_THRESHOLD, 256 * _MIB)
+        mallopt(_M_MMAP_THRESHOLD, 32 * MIB)
+        mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
 
 
 def spare_what_is_loaded() -> None:

@@ -177,7 +177,7 @@ _mb_option = click.option(
     "--retention-mb",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many megabytes the local log keeps; with --storage log, the cloud.",
+    help="How many MiB the local log keeps; with --storage log, the cloud.",
 )
 
 
@@ -410,5 +410,5 @@ def _number(value: int | None) -> str:
 
 def _retention(topic: TopicDescription) -> str:
     parts = [] if topic.retention_minutes is None else [minutes_text(topic.retention_minutes)]
-    parts += [] if topic.retention_mb is None else [f"{topic.retention_mb:,} MB"]
+    parts += [] if topic.retention_mb is None else [f"{topic.retention_mb:,} MiB"]
     return ", ".join(parts) or "broker's"

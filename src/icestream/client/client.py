@@ -37,12 +37,12 @@ from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestEr
 from icestream.model.messages import decode_schema, encode_schema
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
+from icestream.model.units import MIB
 
 MAX_IN_FLIGHT = 8
 """Of one producer. The broker recognises the last 16 batches of a producer, so a repeat is always among them."""
 
 _CLOSE_POLL_S = 0.05
-_MIB = 1024 * 1024
 _BATCH_HEADROOM_BYTES = 1024
 """Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
 
@@ -102,10 +102,10 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         schema: pa.Schema | None = None,
         ack: str | None = None,
         linger_ms: float = 0,
-        max_batch_bytes: int = _MIB,
+        max_batch_bytes: int = MIB,
         max_batch_messages: int = 10_000,
         max_in_flight: int = MAX_IN_FLIGHT,
-        max_buffer_bytes: int = 64 * _MIB,
+        max_buffer_bytes: int = 64 * MIB,
         retry_timeout: float | None = 60.0,
         block_timeout: float | None = 60.0,
         next_sequence: int = 0,
@@ -284,7 +284,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         dead_letter_topic: str | TopicName | None = None,
         consumer: str | None = None,
         receiver_queue: int = 10_000,
-        max_bytes: int = 8 * _MIB,
+        max_bytes: int = 8 * MIB,
         create: bool = True,
     ) -> Subscription:
         """Consume from a subscription, which remembers what was acknowledged, and is made if there is none.

@@ -37,6 +37,7 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.frame_bytes import Bytes
+from icestream.model.units import MIB
 
 # --------------------
 # Writes one object through OpenDAL: in one request if it is small, else in parts.
@@ -224,7 +225,6 @@ def _secrets(settings: CloudSettings) -> tuple[str, ...]:
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _PAGE = 1_000
-_MIB = 1024 * 1024
 # A key is a path below the prefix. OpenDAL or a store would quietly make other keys of these.
 _UNUSABLE_KEY = re.compile(r"^$|^[\s/]|[\s/]$|//|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f\\]|^\.unfinished/")
 
@@ -246,7 +246,7 @@ def open_object_store(settings: CloudSettings, prefix: str) -> ObjectStore:
 class OpendalStore:
     def __init__(self, backend: Backend, settings: CloudSettings) -> None:
         self._backend = backend
-        self._part_bytes = settings.part_mb * _MIB
+        self._part_bytes = settings.part_mb * MIB
         self._parallel = settings.parallel_parts
         try:
             self._operator = _operator(backend, settings)

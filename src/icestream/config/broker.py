@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from icestream.config.fields import GIB, KIB, MIB, TIB, Allowed, Secret, Section, Unit, refuse
+from icestream.config.fields import Allowed, Secret, Section, Unit, refuse
 from icestream.model.enums import AckLevel
+from icestream.model.units import GIB, KIB, MIB, TIB
 
 _PORT = Allowed("a port up to 65535; 0 takes a free one, a negative number leaves the door shut")
 _MAX_PORT = 65_535

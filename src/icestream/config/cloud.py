@@ -26,6 +26,8 @@ _BELONGS_TO = {
 _CREDENTIALS = ("access_key", "profile", "role_arn", "credentials_json", "credentials_path", "account_key")
 
 _MAX_PARTS = 10_000  # that `s3` takes for one object
+_MAX_OBJECT_MB = 5 * 1024 * 1024  # the largest object that `s3` takes, 5 TiB
+_MESSAGES_PERCENT = 99  # of an object; the rest is for its index
 
 
 class UploaderSettings(Section):
@@ -37,7 +39,7 @@ class UploaderSettings(Section):
     max_object_mb: int | None = Field(
         default=1_024,
         ge=1,
-        le=5 * 1024 * 1024,
+        le=_MAX_OBJECT_MB,
         description="Largest object of one cycle; unset, a cycle ships all there is.",
     )
     threads: Annotated[int, Unit("threads")] = Field(
@@ -51,13 +53,13 @@ class UploaderSettings(Section):
     )
 
     def check_parts(self, cloud: "CloudSettings") -> None:
-        """Raise where a large object would have more parts than the store takes."""
-        limit = cloud.part_mb * _MAX_PARTS
+        """Raise where a large object would be too large for the store, or have too many parts."""
+        limit = min(cloud.part_mb * _MAX_PARTS, _MAX_OBJECT_MB) * _MESSAGES_PERCENT // 100
         if cloud.backend == "s3" and self.max_object_mb is not None and self.max_object_mb > limit:
             refuse(
                 "uploader.max_object_mb",
                 f"cannot be more than {limit}: an object has at most {_MAX_PARTS:,} parts of cloud.part_mb "
-                f"({cloud.part_mb}) each",
+                f"({cloud.part_mb}) each, and one percent is kept for its index",
             )
 
 

@@ -46,12 +46,6 @@ def masked(value: object) -> object:
     return value
 
 
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
-TIB = 1024 * GIB
-
-
 @dataclass(frozen=True)
 class OtherName:
     """A second name of a field, as a dotted key from the root. Files, environment and flags may use either."""

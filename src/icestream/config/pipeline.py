@@ -4,7 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from icestream.config.fields import GIB, KIB, MIB, TIB, Allowed, DefaultText, Section, Unit, refuse
+from icestream.config.fields import Allowed, DefaultText, Section, Unit, refuse
+from icestream.model.units import GIB, KIB, MIB, TIB
 
 # --------------------
 # What Spark takes for a master. Checked with the settings, because Spark itself answers with the stack of its JVM.

@@ -4,8 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, LocalPath, Secret, Section, Unit, refuse
+from icestream.config.fields import DefaultText, LocalPath, Secret, Section, Unit, refuse
 from icestream.model.enums import StorageFormat
+from icestream.model.units import GIB, KIB, MIB, TIB
 
 
 def _store_type(value: object) -> object:

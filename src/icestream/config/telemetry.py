@@ -5,8 +5,9 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from icestream.config.fields import GIB, MIB, TIB, Allowed, DefaultText, Section, Unit, refuse
+from icestream.config.fields import Allowed, DefaultText, Section, Unit, refuse
 from icestream.config.reserved import TENANT_RULE, is_tenant, why_no_column, why_no_header
+from icestream.model.units import GIB, MIB, TIB
 
 _HEADER = r"^[a-z0-9][a-z0-9\-]*$"
 _HEADER_TEXT = Allowed("a header's name of up to 100 small letters, digits and -, such as x-team")

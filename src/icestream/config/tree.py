@@ -13,20 +13,9 @@ from typing import Annotated, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from icestream.config.fields import (
-    GIB,
-    KIB,
-    MIB,
-    TIB,
-    Allowed,
-    DefaultText,
-    OtherName,
-    Section,
-    Unit,
-    masked,
-    union_members,
-)
+from icestream.config.fields import Allowed, DefaultText, OtherName, Section, Unit, masked, union_members
 from icestream.config.settings import Settings
+from icestream.model.units import GIB, KIB, MIB, TIB
 
 Keys = tuple[str, ...]
 Mark = TypeVar("Mark")

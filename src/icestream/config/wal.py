@@ -5,8 +5,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from icestream.config.fields import GIB, KIB, MIB, TIB, DefaultText, LocalPath, OtherName, Section, Unit
+from icestream.config.fields import DefaultText, LocalPath, OtherName, Section, Unit
 from icestream.model.enums import SyncMode
+from icestream.model.units import GIB, KIB, MIB, TIB
 
 _HOURS_MAX = 24 * 3660
 _MINUTES_MAX = 60 * _HOURS_MAX

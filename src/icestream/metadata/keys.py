@@ -1,9 +1,6 @@
 """Every key that icestream writes, in one place.
 
-    /namespaces/{namespace}                       a namespace and its policies
     /topics/{namespace}/{topic}                   a topic: stream id, settings
-    /brokers/{broker}                             a live broker; under its lease
-    /owners/{namespace}/{topic}                   which broker owns a topic, and the epoch; under the broker's lease
     /cloud/heads/{namespace}/{topic}              how far a topic is in the cloud
     /cloud/objects/{namespace}/{topic}/{offset}   a cloud object by the first offset in it
     /persistent_storage/iceberg/subscriptions/{subscription}/{namespace}/{topic}
@@ -11,26 +8,15 @@
 Functions in the plural return a prefix that ends in `/`, so it matches whole names only.
 """
 
-from icestream.model.errors import InvalidNameError, InvalidRequestError
+from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, check_part
 
-_NAMESPACES = "/namespaces/"
 _TOPICS = "/topics/"
-_BROKERS = "/brokers/"
-_OWNERS = "/owners/"
 _CLOUD_HEADS = "/cloud/heads/"
 _CLOUD_OBJECTS = "/cloud/objects/"
 _SUBSCRIPTIONS = "/persistent_storage/iceberg/subscriptions/"
 _OFFSET_DIGITS = 19  # the largest 64-bit offset; leading zeros make the order of keys that of offsets
 _MAX_OFFSET = 2**63 - 1
-
-
-def namespaces() -> str:
-    return _NAMESPACES
-
-
-def namespace(name: str) -> str:
-    return _NAMESPACES + check_part(name, what="namespace")
 
 
 def topics(namespace: str | None = None) -> str:
@@ -39,30 +25,6 @@ def topics(namespace: str | None = None) -> str:
 
 def topic(name: TopicName) -> str:
     return _TOPICS + _checked(name)
-
-
-def topic_of(key: str) -> TopicName:
-    """The topic whose key this is."""
-    name = key.removeprefix(_TOPICS)
-    if name == key or "/" not in name:
-        raise InvalidNameError("this is not the key of a topic", operation="metadata key", place=key)
-    return TopicName.parse(name)
-
-
-def brokers() -> str:
-    return _BROKERS
-
-
-def broker(name: str) -> str:
-    return _BROKERS + check_part(name, what="broker")
-
-
-def owners() -> str:
-    return _OWNERS
-
-
-def owner(name: TopicName) -> str:
-    return _OWNERS + _checked(name)
 
 
 def cloud_head(name: TopicName) -> str:

@@ -11,8 +11,8 @@ from heapq import heapify, heapreplace
 from icestream.client.pipeline import TopicBacklog
 from icestream.config import Settings
 from icestream.model.names import TopicName
+from icestream.model.units import MIB
 
-MIB = 1024 * 1024
 MIN_PIECE_BYTES = 8 * MIB
 """Less is not worth a file of its own, however many cores are free."""
 ITEM_COST_BYTES = MIB

@@ -9,8 +9,9 @@ import pyarrow as pa
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import STREAM_SCHEMA, decode_schema, stream_schema
+from icestream.model.units import MIB
 from icestream.pipeline.cloud_backlog import CloudBacklog
-from icestream.pipeline.planner import MIB, Waiting, mean_bytes
+from icestream.pipeline.planner import Waiting, mean_bytes
 from icestream.pipeline.quarantine.poison_search import Suspicion
 from icestream.pipeline.sink import Sink
 from icestream.table import TableSpec, TopicTable

@@ -15,10 +15,10 @@ from pathlib import Path
 import structlog
 
 from icestream.model.errors import DiskFullError
+from icestream.model.units import MIB
 
 DISK_WATCH_SECONDS = 1.0
-_MB = 1_000_000
-_LOOK_BYTES = 16 * _MB
+_LOOK_BYTES = 16 * MIB
 """The disk is looked at after so many published bytes, besides once a second; and when half of the room they leave is
 used by count, as files take somewhat more than what was published."""
 _MARGIN = 8
@@ -43,7 +43,7 @@ class Disk:
         measure: Callable[[Path], int] | None = None,
     ) -> None:
         self._directory = directory
-        self._min_free_bytes = min_free_mb * _MB
+        self._min_free_bytes = min_free_mb * MIB
         self._measure = measure or free_bytes
         self._lock = threading.Lock()
         self._room = 0
@@ -64,7 +64,7 @@ class Disk:
             self.look()
         if self.is_full:
             raise DiskFullError(
-                f"the disk of the log has {self.free_bytes // _MB} MB left, and {self._min_free_bytes // _MB} MB are "
+                f"the disk of the log has {self.free_bytes // MIB} MiB left, and {self._min_free_bytes // MIB} MiB are "
                 "kept free",
                 operation="publish",
                 place=str(self._directory),

@@ -15,7 +15,7 @@ from icestream.model.errors import DamagedError, DirectoryInUseError, IcestreamE
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
 from icestream.wal import Log, LogContext
-from icestream.wal.files import unusable
+from icestream.wal.disk_errors import log_unavailable
 from icestream.wal.records import STREAM_FILE, StreamInfo, load_stream
 from icestream.wal.restore import Beginning, restore_log
 from icestream.wal.segment import segment_offsets
@@ -52,7 +52,9 @@ class Logs:
             try:
                 epoch = self.stream(record.name).epoch
             except OSError as error:
-                raise unusable("the log cannot be opened", error, operation="open log", place=directory) from error
+                raise log_unavailable(
+                    "the log cannot be opened", error, operation="open log", place=directory
+                ) from error
             if epoch < record.epoch:
                 raise StaleEpochError(
                     f"the log here is that of epoch {epoch}, and the topic has gone on elsewhere in epoch "
@@ -88,7 +90,9 @@ class Logs:
         try:
             return Log.create(self.context, directory, record.to_stream())
         except OSError as error:
-            raise unusable("the log cannot be opened", error, operation="open log", place=str(directory)) from error
+            raise log_unavailable(
+                "the log cannot be opened", error, operation="open log", place=str(directory)
+            ) from error
 
     def restore(self, record: TopicRecord, beginning: Beginning) -> None:
         """Begin a lost log anew at an offset."""

@@ -79,7 +79,7 @@ class Publishing:
                 raise topic.gone() from error
             raise
         if level is AckLevel.MEMORY:
-            part.answer(append)
+            append.notify(part.answer)
         return append
 
     def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
@@ -92,7 +92,7 @@ class Publishing:
                 else:
                     prepared.append(Append(*self._prepare(topic, part, level), session=part.session))
             except IcestreamError as error:
-                part.answer(_refused(error))
+                Append(None, part.answer).finish(error)
         if prepared:
             self._submit_all(topic, prepared, inline=inline)
 
@@ -158,9 +158,3 @@ class Publishing:
             self._table_watch.when_committed(topic, append.base_offset + count, committed)
         except IcestreamError as error:
             committed(error)
-
-
-def _refused(error: IcestreamError) -> Append:
-    append = Append(None)
-    append.error = error
-    return append

@@ -22,6 +22,7 @@ import structlog
 from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import UnavailableError
+from icestream.model.units import MIB
 from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.disk import Disk
@@ -30,7 +31,6 @@ from icestream.wal import Log
 
 _MINUTE_US = 60_000_000
 _DAY_US = 24 * 60 * _MINUTE_US
-_MB = 1_000_000
 _MAX_SWEEPS = 100
 """Topics that one round looks for orphans of."""
 _CATALOG = "catalog"
@@ -185,7 +185,7 @@ def prunable_below(
     for segment in visible.sealed:
         footer = segment.footer
         too_old = minutes is not None and footer.last_time_us < now_us - minutes * _MINUTE_US
-        too_much = megabytes is not None and nbytes > megabytes * _MB
+        too_much = megabytes is not None and nbytes > megabytes * MIB
         is_expired = footer.end_offset <= expired_below
         if footer.end_offset > committed or not (too_old or too_much or is_expired):
             break

@@ -10,12 +10,12 @@ from typing import Self
 
 import pyarrow as pa
 
-from icestream.config.fields import GIB
 from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError
 from icestream.model.filters import Filter
 from icestream.model.messages import MESSAGE_SCHEMA, Message, conform, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
+from icestream.model.units import GIB
 from icestream.reader import TopicReader
 from icestream.storage.topic import Topic
 from icestream.storage.topics import Topics

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from icestream.config.table import ReaderSettings
-
-MIB = 1024 * 1024
+from icestream.model.units import MIB
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from icestream.model.errors import TooLargeError
-
-MIB = 1024 * 1024
+from icestream.model.units import MIB
 
 
 class Source(StrEnum):

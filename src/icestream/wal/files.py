@@ -10,7 +10,6 @@ What the log relies on, and nothing more:
 * `replace` is atomic.
 """
 
-import contextlib
 import errno
 import os
 import shutil
@@ -18,11 +17,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import structlog
-
-from icestream.model.errors import DiskFullError, LogUnavailableError
 from icestream.model.frame_bytes import Bytes
 
 _MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
@@ -30,10 +26,10 @@ _MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
 
 class File(Protocol):
     def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
-        """Write the buffers one behind the other at `position`; how many bytes were taken may be fewer.
+        """Write the buffers one after the other at `position`, which is 0 or more. Return how many bytes were taken.
 
-        `durable`: those that were taken are durable when it returns, and the file's size with them. Of what was
-        written before, this says nothing.
+        The file may take fewer bytes than it was given. With `durable`, the bytes taken and the file's size are durable
+        on return; bytes of earlier writes need not be.
         """
 
     def read(self, length: int, position: int) -> bytes:
@@ -271,45 +267,3 @@ class LocalFile:
 
     def close(self) -> None:
         self._files.forget(self)
-
-
-# --------------------
-# Telling a full disk from a broken one.
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_full(error: BaseException | None) -> bool:
-    return isinstance(error, OSError) and error.errno in _FULL
-
-
-def unusable(reason: str, cause: BaseException | None, *, operation: str, place: str) -> LogUnavailableError:
-    """The error for a log that cannot be written, or not be opened, because of an error of the disk."""
-    if is_full(cause):
-        remedy = "nothing was stored; make room on the disk and send again"
-        return DiskFullError(f"{reason}: {cause}", operation=operation, place=place, remedy=remedy)
-    return LogUnavailableError(
-        f"{reason}: {cause}", operation=operation, place=place, remedy="nothing was acknowledged; send again"
-    )
-
-
-# --------------------
-# Log lines that never stand in the way: a full disk may keep them from being written, but nobody from going on.
-
-
-class Teller:
-    def __init__(self, name: str) -> None:
-        self._log = structlog.get_logger(name)
-
-    def info(self, event: str, **fields: Any) -> None:
-        with contextlib.suppress(OSError):
-            self._log.info(event, **fields)
-
-    def warning(self, event: str, **fields: Any) -> None:
-        with contextlib.suppress(OSError):
-            self._log.warning(event, **fields)
-
-    def error(self, event: str, **fields: Any) -> None:
-        with contextlib.suppress(OSError):
-            self._log.error(event, **fields)

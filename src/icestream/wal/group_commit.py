@@ -13,13 +13,11 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
-import structlog
-
 from icestream.model.errors import IcestreamError
 from icestream.model.frame_bytes import Payload
+from icestream.wal.disk_errors import SafeLogger
 
-# --------------------
-# One batch on its way into the log.
+_log = SafeLogger(__name__)
 
 
 class Append:
@@ -59,16 +57,17 @@ class Append:
         self.error: IcestreamError | None = None
 
     def finish(self, error: IcestreamError | None = None) -> None:
+        """Set the outcome and call the callback."""
         self.error = error
         if self.callback is not None:
-            self.callback(self)
+            self.notify(self.callback)
 
-
-# --------------------
-# Threads that commit what nobody waits for inline.
-
-
-_log = structlog.get_logger(__name__)
+    def notify(self, callback: "Callable[[Append], None]") -> None:
+        """Call a callback. Log an error that it raises: it must not keep other batches from their acknowledgement."""
+        try:
+            callback(self)
+        except Exception:  # noqa: BLE001 - whatever a callback does wrong, the log goes on
+            _log.exception("append_callback_failed", base_offset=self.base_offset)
 
 
 class Pool(Protocol):
@@ -106,7 +105,7 @@ class CommitPool:
             try:
                 work()
             except Exception:  # noqa: BLE001 - one log's trouble is not the others'
-                _log.exception("a commit failed in an unexpected way")
+                _log.exception("commit_pool_work_failed")
 
 
 class GroupCommit:

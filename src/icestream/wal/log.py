@@ -22,7 +22,8 @@ from icestream.model.enums import SyncMode
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, StaleEpochError, UnavailableError
 from icestream.model.frame_bytes import Bytes, Payload, encode
 from icestream.model.frames import Frame
-from icestream.wal.files import Teller, make_directories, unusable
+from icestream.wal.disk_errors import SafeLogger, log_unavailable
+from icestream.wal.files import make_directories
 from icestream.wal.group_commit import Append, GroupCommit
 from icestream.wal.options import LogContext
 from icestream.wal.producers import Producers, Sent, Sessions
@@ -33,7 +34,7 @@ from icestream.wal.segments import IndexCache, Segments
 from icestream.wal.view import LogState, Visible
 
 NO_LIMIT = (1 << 63) - 1
-_tell = Teller(__name__)
+_log = SafeLogger(__name__)
 
 
 class Log:
@@ -341,14 +342,16 @@ class Log:
         """Be poisoned. Frames past the durable end may be on disk, but nobody was told of them. Under the mutex."""
         self.state = LogState.FAILED
         self._failure = error
-        _tell.error("the log failed", directory=str(self.directory), error=repr(error))
+        _log.error("log_failed", directory=str(self.directory), error=repr(error))
         return self._refusal()
 
     def _refusal(self) -> IcestreamError:
         if isinstance(self._failure, DamagedError):
             return self._failure
         if self.state is LogState.FAILED:
-            return unusable("the log cannot be written", self._failure, operation="append", place=str(self.directory))
+            return log_unavailable(
+                "the log cannot be written", self._failure, operation="append", place=str(self.directory)
+            )
         return ClosedError("the log is closed", operation="append", place=str(self.directory))
 
     def revive(self) -> bool:
@@ -370,7 +373,7 @@ class Log:
             except OSError as error:
                 self._failure = error
                 return
-            _tell.info("the log is open again", directory=str(self.directory), next=self._next_offset)
+            _log.info("log_reopened", directory=str(self.directory), next_offset=self._next_offset)
 
     def _recover(self, cut_at: tuple[int, int] | None) -> None:
         context = self.context

@@ -108,7 +108,10 @@ class Producers:
         self.lost_end = max(self.lost_end, end_offset)
 
     def save(self, files: Files, path: Path) -> None:
-        """Written when a segment begins: the state before its first frame. Derived, so no sync is needed."""
+        """Write the state before a segment's first frame, durably.
+
+        Recovery can rebuild it from the segments before, but only as long as retention has not removed them.
+        """
         if files.exists(path):
             files.remove(path)
         file = files.open(path, create=True)

@@ -26,7 +26,8 @@ from icestream.model.frame_bytes import Corrupt, Decoded, Scan
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
 from icestream.model.sparse_index import SparseIndex
-from icestream.wal.files import File, Files, Teller, write_all
+from icestream.wal.disk_errors import SafeLogger
+from icestream.wal.files import File, Files, write_all
 from icestream.wal.producers import Producers, Sent
 from icestream.wal.records import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.segment import (
@@ -48,7 +49,7 @@ from icestream.wal.segment import (
 
 TORN_DIRECTORY = "torn"
 _COPY_BYTES = 1 << 20
-_tell = Teller(__name__)
+_log = SafeLogger(__name__)
 
 
 @dataclass
@@ -241,8 +242,12 @@ class Recovery:
         if rest.length:
             if self._cut_at is None:
                 rest.keep(self._files, self._directory, active.path)
-            _tell.warning(
-                "cut a torn tail", file=str(active.path), position=position, bytes=rest.length, next=log.next_offset
+            _log.warning(
+                "torn_tail_cut",
+                file=str(active.path),
+                position=position,
+                bytes=rest.length,
+                next_offset=log.next_offset,
             )
         if size > position:
             active.file.truncate(position)
@@ -255,7 +260,7 @@ class Recovery:
             return
         if not log.sealed:
             return
-        _tell.info("rebuilding the producers' state", directory=str(self._directory), base_offset=base_offset)
+        _log.info("producer_state_rebuild_started", directory=str(self._directory), base_offset=base_offset)
         replayed: list[SealedSegment] = []
         for segment in reversed(log.sealed):
             replayed.insert(0, segment)

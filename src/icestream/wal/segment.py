@@ -14,7 +14,8 @@ from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Bytes, Corrupt, Decoded, Incomplete, Scan, segment_seed
 from icestream.model.frames import Frame
 from icestream.model.sparse_index import SparseIndex
-from icestream.wal.files import File, Files, is_full, write_all, write_durably
+from icestream.wal.disk_errors import is_full
+from icestream.wal.files import File, Files, write_all, write_durably
 from icestream.wal.options import LogOptions
 
 SUFFIX = ".log"

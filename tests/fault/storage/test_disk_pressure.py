@@ -12,10 +12,10 @@ from tests.reading import Stage, rest_of
 
 from icestream.model.errors import DiskFullError, LogUnavailableError
 from icestream.model.messages import message_batch
+from icestream.model.units import MIB
 from icestream.storage import disk
 from icestream.wal import LogState
 
-MIB = 1 << 20
 DISK_BYTES = 12 * MIB
 KEPT_FREE_MB = 4
 PATIENCE_SECONDS = 60.0
@@ -118,7 +118,7 @@ def test_producers_are_held_up_before_the_disk_is_full_and_readers_are_not(stage
     error = sender.send_until_refused()
     assert error.retryable
     assert str(small_disk) in error.place
-    assert disk.free_bytes(small_disk) > (KEPT_FREE_MB - 1) * 1_000_000
+    assert disk.free_bytes(small_disk) > (KEPT_FREE_MB - 1) * MIB
     assert stage.topic.log.state is LogState.OPEN
     for _ in range(3):
         with pytest.raises(DiskFullError):
@@ -160,7 +160,7 @@ def test_many_fast_producers_do_not_overrun_what_is_kept_free(stage: Stage, smal
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
     assert stage.topic.log.state is LogState.OPEN
-    assert disk.free_bytes(small_disk) > (KEPT_FREE_MB - 1) * 1_000_000
+    assert disk.free_bytes(small_disk) > (KEPT_FREE_MB - 1) * MIB
     stage.restart()
     found = payloads(stage)
     assert sorted(found) == sorted(payload for sender in senders for payload in sender.acknowledged)

@@ -12,6 +12,7 @@ from tests.integration.cloud.stage import NEVER, PATIENCE_SECONDS, Stage, cloud_
 from icestream.cloud.object import topic_key
 from icestream.config import Settings
 from icestream.model.errors import DamagedError, DeadlineError, InvalidRequestError, StaleEpochError, UnavailableError
+from icestream.model.units import MIB
 from icestream.storage import IcebergStorage
 from icestream.storage.cloud import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
@@ -41,7 +42,7 @@ def test_so_many_bytes_as_an_object_may_have_are_uploaded_at_once(stage: Stage) 
         for _ in range(3):
             publish(storage, topic, 400, 1_000)
         wait_until(lambda: cloud_of(topic).uploaded_end > 0)
-        assert all(span.size <= 1_000_000 + 100_000 for span in cloud_of(topic).objects.spans)
+        assert all(span.size <= MIB + 100_000 for span in cloud_of(topic).objects.spans)
 
 
 def test_new_messages_are_uploaded_when_the_interval_is_over(stage: Stage) -> None:

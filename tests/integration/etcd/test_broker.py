@@ -67,7 +67,7 @@ def until_made(client: Client, topic: str) -> None:
 
 def topics_in(etcd: EtcdServer) -> set[str]:
     with EtcdMetadataStore(etcd.options(prefix=PREFIX)) as store:
-        return {str(keys.topic_of(entry.key)) for entry in store.list(keys.topics())}
+        return {entry.key.removeprefix(keys.topics()) for entry in store.list(keys.topics())}
 
 
 def topics_of(client: Client) -> set[str]:

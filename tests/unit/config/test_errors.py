@@ -101,7 +101,7 @@ def test_values_of_the_wrong_kind_are_refused(problems: Problems, text: str, exp
         ("uploader: {enabled: true}", "while cloud.backend is unset"),
         (
             "{uploader: {enabled: true, max_object_mb: 50001}, cloud: {backend: s3, root: 's3://b', part_mb: 5}}",
-            "is 50001 and cannot be more than 50000",
+            "is 50001 and cannot be more than 49500",
         ),
         ("metadata: {etcd_endpoint: 'a:1', in_memory: true}", "choose one store"),
     ],

@@ -13,7 +13,7 @@ from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
 
 SPANS = tuple(
-    ObjectSpan(first, first + 10, last_time_us=(first // 10 + 1) * MINUTE_US, size=1_000_000)
+    ObjectSpan(first, first + 10, last_time_us=(first // 10 + 1) * MINUTE_US, size=1 << 20)
     for first in range(0, 50, 10)
 )
 NOW_US = 6 * MINUTE_US

@@ -7,7 +7,7 @@ import pytest
 from icestream.model.errors import DiskFullError, LogUnavailableError, OverloadedError
 from icestream.storage.disk import Disk, free_bytes
 
-MB = 1_000_000
+MB = 1024 * 1024
 WAL = Path("wal")
 
 
@@ -35,7 +35,7 @@ def test_publishing_is_refused_below_the_limit_and_goes_on_with_some_more_than_t
     disk.take(1)
     measure.megabytes = 799
     assert not disk.look()
-    with pytest.raises(DiskFullError, match="799 MB left") as caught:
+    with pytest.raises(DiskFullError, match="799 MiB left") as caught:
         disk.take(1)
     error = caught.value
     assert error.retryable

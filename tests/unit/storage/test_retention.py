@@ -58,6 +58,20 @@ def start_after(topic: Topic, settings: RetentionSettings = OLD, now_us: int = F
 # The log
 
 
+def test_the_size_that_a_log_may_have_counts_in_mebibytes(tmp_path: Path) -> None:
+    given = {"wal": {"max_file_size": 4096}, "reader": {"poll_interval_ms": 600_000}}
+    with IcebergStorage(Settings.model_validate({"data_dir": tmp_path, **given})) as storage:
+        topic = storage.topics.create("a/b", retention_mb=1)
+        for _ in range(3):
+            storage.publish(topic, message_batch([b"x" * 340_000]))
+        topic.committed = Committed(3)
+        assert 1_000_000 < topic.log.nbytes < 1 << 20
+        assert start_after(topic, KEPT) == 0
+        storage.publish(topic, message_batch([b"x" * 340_000]))
+        topic.committed = Committed(4)
+        assert start_after(topic, KEPT) == 1
+
+
 def test_a_table_topic_without_uploads_goes_by_its_table_alone(storage: IcebergStorage) -> None:
     topic = filled(storage)
     assert start_after(topic) == 0

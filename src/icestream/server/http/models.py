@@ -95,7 +95,7 @@ class CreateTopic(Model):
         default=None, alias="schema", description="A serialized Arrow schema, for a topic with its own columns."
     )
     retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
-    retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
+    retention_mb: Retention | None = Field(default=None, description="Keep about this many MiB.")
     partition_by: list[str] = Field(
         default=[], max_length=16, description="Partitions of the table, such as `day(publish_time)`."
     )
@@ -117,7 +117,7 @@ class UpdateTopic(Model):
 
     ack: AckLevel = Field(default_factory=_unset, description="Default acknowledgement level.")
     retention_minutes: Retention | None = Field(default=None, description="Keep messages this long.")
-    retention_mb: Retention | None = Field(default=None, description="Keep about this much.")
+    retention_mb: Retention | None = Field(default=None, description="Keep about this many MiB.")
     arrow_schema: Base64 = Field(
         default_factory=_unset,
         alias="schema",

@@ -19,6 +19,7 @@ import structlog
 from icestream.cloud import ObjectDescriptor, ObjectInfo
 from icestream.cloud.object import FOOTER_BYTES, ObjectName, footer_data_bytes, stream_prefix
 from icestream.cloud.registry import ObjectSpan
+from icestream.model.units import MIB
 from icestream.storage.cloud.topic_cloud import TopicCloud
 
 MAX_REMOVED = 1_000
@@ -28,7 +29,6 @@ _TRANSACTION_OBJECTS = 50
 _MAX_CONFIRMED = 100
 """Objects of one topic that a round looks at."""
 _MINUTE_US = 60_000_000
-_MB = 1_000_000
 _log = structlog.get_logger(__name__)
 
 
@@ -74,7 +74,7 @@ def expired_below(
     below = spans[0].first_offset if spans else 0
     for span in spans[:-1]:
         too_old = minutes is not None and span.last_time_us < now_us - minutes * _MINUTE_US
-        too_much = megabytes is not None and nbytes > megabytes * _MB
+        too_much = megabytes is not None and nbytes > megabytes * MIB
         if (safe_end is not None and span.end_offset > safe_end) or not (too_old or too_much):
             break
         below = span.end_offset

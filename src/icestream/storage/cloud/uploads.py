@@ -26,6 +26,7 @@ from icestream.model.errors import (
     StaleEpochError,
     UnavailableError,
 )
+from icestream.model.units import MIB
 from icestream.storage.cloud.log_source import LogNotes, LogSource
 from icestream.storage.cloud.reservation import Reservation
 from icestream.storage.record import TopicRecord
@@ -34,7 +35,6 @@ from icestream.wal import Log, LogState, time_at_offset
 if TYPE_CHECKING:
     from icestream.storage.cloud.topic_cloud import TopicCloud
 
-_MB = 1_000_000
 _FIRST_PAUSE_SECONDS = 0.5
 _MAX_PAUSE_SECONDS = 60.0
 _NEVER = 1 << 62
@@ -82,7 +82,7 @@ class TopicUploads:
         self.reservation = Reservation(cloud, log, record, clock)
         self._schedule = schedule
         self._interval_seconds = settings.interval_seconds
-        self._max_bytes = settings.max_object_mb * _MB if settings.max_object_mb is not None else None
+        self._max_bytes = settings.max_object_mb * MIB if settings.max_object_mb is not None else None
         self._clock = clock
         self._cancelled = threading.Event()
         self._uploader = Uploader(
