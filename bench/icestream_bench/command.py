@@ -36,7 +36,7 @@ size_option = click.option(
 
 @click.group(name="bench", epilog="Example: icestream bench ack --json")
 def command() -> None:
-    """Measure this installation, beside what the hardware does without it.
+    """Measure this installation, and the hardware without it.
 
     Each measurement starts a broker of its own with the default settings on a temporary directory.
     """

@@ -1,1 +1,1 @@
-"""The command line. Each command is a module of its own, loaded when it is asked for: see `main`."""
+"""The command line: `main` finds a command in the module of its name and imports it when it runs."""

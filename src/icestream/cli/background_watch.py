@@ -1,4 +1,4 @@
-"""Something that looks on in a thread of its own while a block runs."""
+"""Background threads that report on stderr why a command makes no progress."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -12,15 +12,20 @@ from icestream.client import Client
 from icestream.model.clock import now_us
 from icestream.model.errors import IcestreamError
 
+_COMMIT_PATIENCE_SECONDS = 10.0
+_PIPELINE_SILENT_SECONDS = 60.0
 
-class Beside(ABC):
+
+class BackgroundWatch(ABC):
+    """Runs a background thread while a `with` block is active."""
+
     def __init__(self, name: str) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     @abstractmethod
     def _watch(self) -> None:
-        """Look on until `_ended` is set."""
+        """Watch until `_ended` is set."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -31,19 +36,11 @@ class Beside(ABC):
         self._thread.join()
 
 
-# --------------------
-# Says on stderr why messages that are to reach the table do not, when that takes long: `produce --ack table`.
-
-
-_PATIENCE_S = 10.0
-_SILENT_S = 60.0
-
-
-class CommitWatch(Beside):
-    """Looks at the broker's figures when nothing was confirmed for some seconds, and says once what is the matter."""
+class CommitWatch(BackgroundWatch):
+    """Says once why messages do not reach the table, when none was committed for some seconds."""
 
     def __init__(
-        self, client: Client, topic: str, confirmed: Callable[[], int], *, patience_s: float = _PATIENCE_S
+        self, client: Client, topic: str, confirmed: Callable[[], int], *, patience_s: float = _COMMIT_PATIENCE_SECONDS
     ) -> None:
         super().__init__("commit-watch")
         self._client = client
@@ -55,14 +52,14 @@ class CommitWatch(Beside):
         before = self._confirmed()
         while not self._ended.wait(self._patience_s):
             now = self._confirmed()
-            if now == before and self._tell():
+            if now == before and self._report():
                 return
             before = now
 
-    def _tell(self) -> bool:
+    def _report(self) -> bool:
         try:
             reason = commit_trouble(self._client.stats(self._topic))
-        except IcestreamError:  # the producer hears of it too, and says so if it gives up
+        except IcestreamError:  # the producer gets the same error, and reports it if it gives up
             return False
         if reason is None:
             return False
@@ -71,18 +68,18 @@ class CommitWatch(Beside):
 
 
 def commit_trouble(stats: dict[str, Any]) -> str | None:
-    """Why nothing is committed, as far as the broker knows; None where the pipeline is just at work."""
+    """Return why nothing is committed, from the broker's statistics; None while the pipeline is at work."""
     pipeline = stats["pipeline"]
     failing = [topic["error"] for topic in pipeline["topics"].values() if topic["error"]]
     if failing:
         return f"the pipeline cannot write it: {failing[0]}"
     start = "start one with `icestream pipeline`"
-    if "reported_us" not in pipeline:  # a tenant is told of its own topics alone
+    if "reported_us" not in pipeline:  # the token's namespace sees its own topics only
         return None
     reported_us = pipeline["reported_us"]
     if reported_us is None:
         return f"no pipeline has reported to this broker yet; unless its own is just starting, {start}"
     silent_s = (now_us() - reported_us) / 1e6
-    if silent_s > _SILENT_S:
+    if silent_s > _PIPELINE_SILENT_SECONDS:
         return f"the pipeline last reported {duration_text(silent_s)} ago; {start} if it has ended"
     return None

@@ -1,4 +1,4 @@
-"""`icestream cloud`: look into a topic's objects in the cloud."""
+"""`icestream cloud`: shows a topic's objects in the object store."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.output import console, count_text, offsets_text, plural, rfc3339, size_text, table
-from icestream.client import Client
+from icestream.cli.options import broker_option, config_option, data_option, json_option
+from icestream.cli.output import console, count_text, offsets_text, plural, print_json, rfc3339, size_text, table
+from icestream.cli.settings import read_settings
+from icestream.client import BrokerEndpoint, Client
 from icestream.cloud import ObjectDescriptor, Trailer
 from icestream.cloud.object import ObjectName
-from icestream.config import SettingsError, load_settings
 from icestream.model.errors import DamagedError, InvalidRequestError, ObjectNotFoundError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.cloud import TopicCloud
@@ -23,14 +23,14 @@ _FRAME_LIMIT = 20
 
 @click.group(name="cloud", epilog="Example: icestream cloud list default/events")
 def command() -> None:
-    """Look into a topic's objects in the cloud."""
+    """Show a topic's objects in the object store."""
 
 
 @command.command(name="list", epilog="Example: icestream cloud list default/events --json")
 @click.argument("topic")
 @broker_option
 @json_option
-def list_(topic: str, broker: str, as_json: bool) -> None:
+def list_(topic: str, broker: BrokerEndpoint, as_json: bool) -> None:
     """List the objects of TOPIC by offset, and how far it is uploaded."""
     with Client(broker) as client:
         page = client.cloud_page(topic, limit=1)
@@ -61,8 +61,8 @@ def head_line(page: dict[str, Any]) -> str:
     if head is None:
         return f"{page['topic']}: nothing was uploaded to {page['store']} yet"
     held = f"{plural(head['object_count'], 'object')} of {size_text(head['object_bytes'])}"
-    place = f"{page['store']}/{page['topic']}/{head['stream_id']}"
-    return f"{page['topic']}: {offsets_text(head['first_offset'], head['uploaded_end'])}; {held} in {place}"
+    url = f"{page['store']}/{page['topic']}/{head['stream_id']}"
+    return f"{page['topic']}: {offsets_text(head['first_offset'], head['uploaded_end'])}; {held} in {url}"
 
 
 @command.command(epilog="Example: icestream cloud inspect default/events 1500 --config broker.yaml")
@@ -74,28 +74,25 @@ def head_line(page: dict[str, Any]) -> str:
     default=_FRAME_LIMIT,
     show_default=True,
     metavar="N",
-    help="List at most N frames, from the first on; all are checked.",
+    help="List at most the first N frames. All are checked.",
 )
 @config_option
 @data_option
 @json_option
 def inspect(topic: str, which: str, limit: int, config_file: Path | None, data: Path | None, as_json: bool) -> None:
-    """Read one object of TOPIC wholly, check every byte, and show what it says of itself.
+    """Read one object of TOPIC, check every byte, and print its description and frames.
 
-    The object is the one that holds OFFSET, or the one of that name, as `icestream cloud list` prints it. It is read
-    straight from the store that the settings name, with or without a broker. Exit code 1 when it is damaged.
+    Names the object by an OFFSET that it holds, or by its name in `icestream cloud list`. Reads it from the object
+    store in the settings, with or without a broker. Exits with 1 when it is damaged.
     """
-    try:
-        settings = load_settings(config_file, {"data_dir": data})
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = read_settings(config_file, {"data_dir": data})
     with Clouds(settings) as clouds:
         cloud = clouds.find(TopicName.parse(topic))
         if settings.cloud.backend == "memory":
             raise InvalidRequestError(
-                "a store in memory is the broker's own, nobody else can read it",
+                "only the broker can read an object store in memory",
                 operation="inspect",
-                remedy="ask the broker with `icestream cloud list`",
+                remedy="use `icestream cloud list`, which asks the broker",
             )
         if not clouds.configured:
             raise InvalidRequestError(
@@ -123,7 +120,7 @@ def _find(cloud: TopicCloud, which: str) -> ObjectDescriptor:
         spans = cloud.objects.spans
         held = offsets_text(spans[0].first_offset, spans[-1].end_offset) if spans else "no objects"
         raise ObjectNotFoundError(
-            f"no object on record has {which}", operation="inspect", place=str(cloud.topic), remedy=f"there are {held}"
+            f"no object holds {which}", operation="inspect", place=str(cloud.topic), remedy=f"there are {held}"
         )
     return found
 
@@ -205,4 +202,4 @@ def _show(
     if damage is not None:
         out.print(f"damaged: {damage}", style="red", soft_wrap=True)
     else:
-        out.print("sound: every frame, the trailer and the index are as they were written")
+        out.print("sound: all frames, the trailer and the index are intact")

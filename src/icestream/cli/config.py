@@ -1,25 +1,25 @@
-"""`icestream config`: what the settings are, whether a file is right, and the reference."""
+"""`icestream config`: shows and checks settings, and prints their reference."""
 
 import json
 from pathlib import Path
 
 import click
 
-from icestream.cli.common import config_option
+from icestream.cli.options import config_option
 from icestream.config import Loaded, SettingsError, load_with_origins, reference, to_tree, to_yaml
 
 
 @click.group(name="config", epilog="Example: icestream config check --config broker.yaml")
 def command() -> None:
-    """Show and check settings, and print their reference."""
+    """Show and check settings; print their reference."""
 
 
 @command.command(epilog="Example: ICESTREAM_WAL__SYNC_MODE=os icestream config show --origin")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of YAML.")
-@click.option("--origin", is_flag=True, help="Say where each value is from.")
+@click.option("--origin", is_flag=True, help="Print where each value comes from.")
 def show(config_file: Path | None, as_json: bool, origin: bool) -> None:
-    """Print the effective settings, secrets masked."""
+    """Print the effective settings. Secrets are masked."""
     loaded = _load(config_file)
     if as_json:
         click.echo(json.dumps(to_tree(loaded, origins=origin), indent=2, ensure_ascii=False))
@@ -31,7 +31,7 @@ def show(config_file: Path | None, as_json: bool, origin: bool) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 def check(config_file: Path | None, as_json: bool) -> None:
-    """Say `ok`, or every problem of the file and the environment; exit 1 if there is any."""
+    """Print `ok`, or every problem in the file and the environment. Exits with 1 if there is any."""
     if as_json:
         _check_json(config_file)
         return

@@ -1,29 +1,102 @@
-"""`icestream consume`: messages to stdout."""
+"""`icestream consume`: writes messages to stdout."""
 
+import json
 import sys
 import time
 from collections.abc import Callable
+from itertools import repeat
+from json.encoder import encode_basestring as quote
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeAlias
 
 import click
 import pyarrow as pa
 
-from icestream.cli.common import broker_option, config_option, leave_stdout, parse_start
-from icestream.cli.following import Presence, Source, is_abandoned, next_batch
-from icestream.cli.messages_output import Render, raw_renderer, render_json
+from icestream.cli.follow import BatchSource, OutageNotice, has_no_reader, next_batch
+from icestream.cli.main import INTERRUPTED, discard_stdout
+from icestream.cli.options import POSITION, broker_option, catalog_options, parse_start
+from icestream.cli.output import rfc3339
 from icestream.cli.subscription import TYPES
-from icestream.client import Client, Subscription
-from icestream.model.errors import DeadlineError
+from icestream.client import BrokerEndpoint, Client, Subscription
+from icestream.model.errors import DeadlineError, InvalidRequestError
+from icestream.model.json_rows import json_rows, text_or_base64
+from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.offsets import StartPosition
 
-# --------------------
-# `icestream consume --subscription`: messages to stdout, acknowledged once they are written.
-
+Render: TypeAlias = Callable[[pa.RecordBatch], bytes]
 
 _QUEUE = 10_000
-_FIRST_LOOK_S = 0.05
-_LOOK_S = 0.5
+_FIRST_WAIT_SECONDS = 0.05
+_WAIT_SECONDS = 0.5
+_REDELIVERIES = ("_redelivery_count", "redelivery_count")
+"""The column of redeliveries: in topics with columns of their own, and in all others."""
+
+# Messages as lines of output, column by column
+
+
+def is_message_batch(batch: pa.RecordBatch) -> bool:
+    return bool(batch.schema.equals(STREAM_SCHEMA))
+
+
+def raw_renderer(delimiter: bytes) -> Render:
+    """Return a renderer of payloads, each followed by `delimiter`."""
+
+    def render(batch: pa.RecordBatch) -> bytes:
+        if not is_message_batch(batch):
+            raise InvalidRequestError(
+                "the topic has columns of its own and no payload", operation="consume", remedy="use --format json"
+            )
+        payloads = batch.column("payload").to_pylist()
+        return delimiter.join(payloads) + delimiter
+
+    return render
+
+
+def render_json(batch: pa.RecordBatch) -> bytes:
+    """Render one JSON object a line: a message's fields, or the columns of a topic that has its own."""
+    return _message_lines(batch) if is_message_batch(batch) else _row_lines(batch)
+
+
+def _message_lines(batch: pa.RecordBatch) -> bytes:
+    lines = map(
+        '{{"offset": {}, "publish_time": "{}", "producer": {}, {}, "attributes": {}, {}}}\n'.format,
+        batch.column("offset").to_pylist(),
+        map(rfc3339, batch.column("publish_time").cast(pa.int64()).to_pylist()),
+        map(quote, batch.column("producer").to_pylist()),
+        _binary_fields("key", batch.column("key")),
+        _attributes(batch.column("attributes")),
+        _binary_fields("payload", batch.column("payload")),
+    )
+    return "".join(lines).encode()
+
+
+def _attributes(column: pa.Array) -> Any:
+    if column.null_count == len(column):
+        return repeat("{}")
+    return [json.dumps(dict(pairs or ()), ensure_ascii=False) for pairs in column.to_pylist()]
+
+
+def _binary_fields(name: str, column: pa.Array) -> Any:
+    """Render `"name": "text"`, or `"name_base64"` for a value that is not text."""
+    if column.null_count == len(column):
+        return repeat(f'"{name}": null')
+    try:
+        texts = column.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:
+        return [_binary_field(name, value) for value in column.to_pylist()]
+    return [f'"{name}": null' if text is None else f'"{name}": {quote(text)}' for text in texts]
+
+
+def _binary_field(name: str, value: bytes | None) -> str:
+    field, text = text_or_base64(name, value)
+    return f'"{field}": null' if text is None else f'"{field}": {quote(text)}'
+
+
+def _row_lines(batch: pa.RecordBatch) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in json_rows(batch)).encode()
+
+
+# `--subscription`: messages are acknowledged once they are written
 
 
 def consume_subscription(
@@ -31,47 +104,41 @@ def consume_subscription(
     subscription: Subscription,
     render: Render,
     output: IO[bytes],
-    presence: Presence,
+    notice: OutageNotice,
     *,
     follow: bool,
     max_messages: int | None,
     timeout: float | None,
-    is_abandoned: Callable[[], bool],
 ) -> None:
-    """Write and acknowledge until there is no more to do.
+    """Write and acknowledge messages.
 
-    Without `follow` that is when the subscription has caught up with what is durable now; what other consumers hold,
-    and what was refused and comes again later, is not waited for.
+    Without `follow` it ends when the subscription has caught up with the log's durable end of now. It does not wait
+    for messages that other consumers hold, nor for refused messages that come again later.
     """
     end = None if follow else client.describe_topic(subscription.topic).durable_end
     left = max_messages
     last = time.monotonic()
-    look_s = _FIRST_LOOK_S
+    wait_s = _FIRST_WAIT_SECONDS
     while left is None or left > 0:
-        batch = subscription.receive_batch(_QUEUE if left is None else min(left, _QUEUE), look_s)
-        presence.note(subscription.interruption)
+        batch = subscription.receive_batch(_QUEUE if left is None else min(left, _QUEUE), wait_s)
+        notice.update(subscription.interruption)
         if batch is not None:
             output.write(render(_without_count(batch)))
             output.flush()
             subscription.ack(batch)
             left = None if left is None else left - batch.num_rows
-            last, look_s = time.monotonic(), _FIRST_LOOK_S
+            last, wait_s = time.monotonic(), _FIRST_WAIT_SECONDS
             continue
-        look_s = _LOOK_S
-        if is_abandoned():
+        wait_s = _WAIT_SECONDS
+        if has_no_reader(output):
             raise BrokenPipeError
         if end is not None and _has_caught_up(client, subscription, end):
             return
         if timeout is not None and time.monotonic() - last >= timeout:
             if follow:
                 return
-            raise DeadlineError(f"nothing came for {timeout} s", operation="consume")
-    subscription.flush()  # says so if what was written would come again
-
-
-def queue_for(max_messages: int | None) -> int:
-    """How many messages to have sent ahead: no more than are wanted, because others could have them."""
-    return _QUEUE if max_messages is None else min(max_messages, _QUEUE)
+            raise DeadlineError(f"no message came for {timeout} s", operation="consume")
+    subscription.flush()  # raises if an acknowledgement failed: those messages would come again
 
 
 def _has_caught_up(client: Client, subscription: Subscription, end: int) -> bool:
@@ -79,16 +146,17 @@ def _has_caught_up(client: Client, subscription: Subscription, end: int) -> bool
     found = client.describe_subscription(subscription.topic, subscription.name)
     if found.floor_offset >= end:
         return True
-    # What is left is with others, or is to come again later.
+    # The rest is with other consumers, or comes again later.
     return found.read_offset >= end and (len(found.consumers) > 1 or not found.unacknowledged)
 
 
 def _without_count(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns that a reader gets: the last one counts redeliveries."""
-    return batch.select(batch.schema.names[:-1])
+    """Drop the column that counts redeliveries: a reader has none."""
+    name = next(name for name in _REDELIVERIES if name in batch.schema.names)
+    return batch.drop_columns([name])
 
 
-_INTERRUPTED = 130
+# The command
 
 
 @click.command(name="consume", epilog="Example: icestream consume default/events --from 2026-01-31T12:00:00Z --follow")
@@ -99,43 +167,39 @@ _INTERRUPTED = 130
     callback=parse_start,
     default="earliest",
     show_default=True,
-    metavar="earliest|latest|OFFSET|TIMESTAMP|snapshot:ID|tag:NAME",
-    help="The first message to write; a TIMESTAMP without a zone is UTC. Of a subscription: where a new one begins.",
+    metavar=POSITION,
+    help="The first message to write, or where a new subscription begins. A TIMESTAMP without a zone is UTC.",
 )
 @click.option(
     "--subscription", metavar="NAME", help="Consume from this subscription, and acknowledge what was written."
 )
-@click.option("--type", "kind", type=TYPES, help="Of the subscription.  [default: as it is; a new one is exclusive]")
-@click.option("--filter", "condition", metavar="EXPR", help="Write only what meets this SQL condition.")
+@click.option(
+    "--type", "kind", type=TYPES, help="Type of the subscription.  [default: as it is; a new one is exclusive]"
+)
+@click.option("--filter", "condition", metavar="EXPR", help="Write only messages that meet this SQL condition.")
 @click.option("--max", "max_messages", type=click.IntRange(min=1), metavar="N", help="End after N messages.")
-@click.option("--follow", is_flag=True, help="Go on with new messages. Without it, end at what is durable now.")
+@click.option(
+    "--follow", is_flag=True, help="Wait for new messages. Without it, end at the last durable message of now."
+)
 @click.option(
     "--format",
     "line_format",
     type=click.Choice(["json", "raw"]),
     default="json",
     show_default=True,
-    help="`json`: an object a line. `raw`: the payloads.",
+    help="`json`: one object a line. `raw`: the payloads.",
 )
 @click.option(
-    "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="With raw: what follows each payload."
+    "--delimiter", metavar="TEXT", default="\\n", show_default=True, help="With raw: text after each payload."
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End when nothing came for so long.  [default: wait]",
+    help="End when no message came for so long.  [default: wait]",
 )
 @broker_option
-@click.option(
-    "--catalog",
-    is_flag=False,
-    flag_value="",
-    metavar="[URI]",
-    help="Read the topic's table with no broker, through the catalog of the settings or at this address.",
-)
-@config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="With --catalog: where it is (data_dir).")
+@catalog_options
 def command(
     topic: str,
     start: StartPosition,
@@ -147,7 +211,7 @@ def command(
     line_format: str,
     delimiter: str,
     timeout: float | None,
-    broker: str,
+    broker: BrokerEndpoint,
     catalog: str | None,
     config_file: Path | None,
     data: Path | None,
@@ -157,36 +221,38 @@ def command(
     In JSON each line has offset, publish_time, producer, key, attributes and payload. A key or payload that is not text
     is in key_base64 or payload_base64 instead. A delimiter may have escapes: \n, \t, \0.
 
-    A subscription remembers what was written, so that the next `consume` goes on behind it. Its filter is kept with it.
+    A subscription remembers what was written: the next `consume` continues there. It also keeps its filter.
 
-    With --catalog, what is committed to the topic's table is read from there, and new snapshots are followed.
+    With --catalog the command reads the committed rows of the topic's table, and with --follow new snapshots.
     """
     if kind is not None and subscription is None:
-        raise click.UsageError("--type is that of a --subscription, which is missing")
+        raise click.UsageError("--type belongs to --subscription, which is missing.")
     if catalog is not None and subscription is not None:
-        raise click.UsageError("A --subscription is the broker's: it cannot be read with --catalog.")
+        raise click.UsageError("A --subscription needs the broker: it cannot be read with --catalog.")
     render: Render = render_json if line_format == "json" else raw_renderer(_unescape(delimiter))
     output = sys.stdout.buffer
     try:
         if catalog is not None:
-            # Not at the top: those who talk to a broker need not load the storage.
-            from icestream.cli.catalog import TableConsumer, catalog_settings  # noqa: PLC0415
+            # Imported here: the light client has no storage.
+            from icestream.cli.settings import catalog_settings  # noqa: PLC0415
+            from icestream.cli.table_consumer import TableConsumer  # noqa: PLC0415
 
             settings = catalog_settings(catalog, config_file, data)
             with TableConsumer(
                 settings, topic, start, follow=follow, max_messages=max_messages, where=condition
             ) as table:
-                _write(table, render, output, Presence("the catalog"), follow=follow, timeout=timeout)
+                _write(table, render, output, OutageNotice("the catalog"), follow=follow, timeout=timeout)
             return
         with Client(broker) as client:
-            presence = Presence(f"the broker at {client.url}")
+            notice = OutageNotice(f"the broker at {client.url}")
             if subscription is None:
                 with client.consume(
                     topic, start, follow=follow, max_messages=max_messages, where=condition
                 ) as consumer:
-                    _write(consumer, render, output, presence, follow=follow, timeout=timeout)
+                    _write(consumer, render, output, notice, follow=follow, timeout=timeout)
             else:
-                queue = queue_for(max_messages)
+                # No more messages ahead than are wanted: other consumers could have them.
+                queue = _QUEUE if max_messages is None else min(max_messages, _QUEUE)
                 with client.subscribe(
                     topic, subscription, type=kind, start=start, filter=condition, receiver_queue=queue
                 ) as subscribed:
@@ -195,22 +261,27 @@ def command(
                         subscribed,
                         render,
                         output,
-                        presence,
+                        notice,
                         follow=follow,
                         max_messages=max_messages,
                         timeout=timeout,
-                        is_abandoned=lambda: is_abandoned(output),
                     )
     except BrokenPipeError:
-        leave_stdout()
+        discard_stdout()
     except KeyboardInterrupt:
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _write(
-    consumer: Source, render: Render, output: IO[bytes], presence: Presence, *, follow: bool, timeout: float | None
+    consumer: BatchSource,
+    render: Render,
+    output: IO[bytes],
+    notice: OutageNotice,
+    *,
+    follow: bool,
+    timeout: float | None,
 ) -> None:
-    while (batch := next_batch(consumer, output, presence, follow=follow, timeout=timeout)) is not None:
+    while (batch := next_batch(consumer, output, notice, follow=follow, timeout=timeout)) is not None:
         output.write(render(batch))
         output.flush()
 

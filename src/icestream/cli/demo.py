@@ -1,4 +1,4 @@
-"""`icestream demo`: the whole story on this machine."""
+"""`icestream demo`: publishes, reads, crashes and verifies on this machine."""
 
 import contextlib
 import shutil
@@ -15,40 +15,40 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from icestream.broker_process import BrokerProcess
-from icestream.cli.common import json_option, print_json
-from icestream.cli.demo_scenario import PAYLOAD_BYTES, Figures, ProgressReport, Story, quantile
-from icestream.cli.output import console, count_text, duration_text, size_text, table
+from icestream.cli.demo_scenario import PAYLOAD_BYTES, DemoFigures, DemoScenario, ProgressReport, quantile
+from icestream.cli.options import json_option
+from icestream.cli.output import console, count_text, duration_text, print_json, size_text, table
 from icestream.config import Settings
 
 _STEPS = {
     "publish": "publish, with durable acknowledgements",
     "live": "consume live",
     "replay": "replay from offset 0",
-    "table": "Spark commits to Iceberg, and the table is read",
+    "table": "commit to Iceberg with Spark, and read the table",
 }
 _FLUSH_INTERVAL_MS = 500
 _TERMINATED = 143
 
 
 @click.command(name="demo", epilog="Example: icestream demo --messages 50000 --keep")
-@click.option("--messages", type=click.IntRange(min=10), default=200_000, show_default=True, help="How many.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Keep the data here.")
-@click.option("--keep", is_flag=True, help="Keep the data, which is otherwise removed unless --data is given.")
+@click.option("--messages", type=click.IntRange(min=10), default=200_000, show_default=True, help="Number of messages.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Write the data here, and keep it.")
+@click.option("--keep", is_flag=True, help="Keep the data. Without --data it is removed otherwise.")
 @json_option
 def command(messages: int, data: Path | None, keep: bool, as_json: bool) -> None:
-    """Show the whole story on this machine, and verify it.
+    """Show publishing, reading, a crash and the Iceberg table on this machine, and verify all counts.
 
-    Starts a broker with its Spark pipeline, publishes messages while a consumer follows, kills the broker with
-    `kill -9` in between, replays everything, waits until it is in the Iceberg table, reads the table, and compares
-    counts, order and checksums. Exit code 0 only if all of them match.
+    Starts a broker with its Spark pipeline. Publishes messages while a consumer follows, and kills the broker with
+    `kill -9` in between. Replays all messages, waits until they are in the Iceberg table, and reads the table. Compares
+    counts, order and checksums. Exits with 0 only if all of them match.
     """
     signal.signal(signal.SIGTERM, _leave)
     out = console()
     with _directory(data, keep=keep) as directory, _broker(directory) as broker:
         if not as_json:
-            out.print("The broker runs. Spark starts beside it …")
+            out.print("The broker is running. Spark is starting …")
         with _progress(out, messages, hidden=as_json) as progress:
-            figures = Story(broker, Settings(data_dir=directory), messages, progress).run()
+            figures = DemoScenario(broker, Settings(data_dir=directory), messages, progress).run()
         stored = sum(path.stat().st_size for path in (directory / "wal").rglob("*.log"))
         kept = directory if keep or data is not None else None
         if as_json:
@@ -65,7 +65,7 @@ def _broker(directory: Path) -> BrokerProcess:
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:
-    """End in order, so that the broker is stopped too."""
+    """Exit normally, so that the broker is stopped too."""
     sys.exit(_TERMINATED)
 
 
@@ -90,7 +90,7 @@ def _progress(out: Console, messages: int, *, hidden: bool) -> Iterator[Progress
         yield lambda step, done: bars.update(tasks[step], completed=done)
 
 
-def _show(out: Console, figures: Figures, stored: int, kept: Path | None) -> None:
+def _show(out: Console, figures: DemoFigures, stored: int, kept: Path | None) -> None:
     shown = table("figure", "", numbers=("",), title="Figures")
     for name, value in _figure_rows(figures, stored, kept):
         shown.add_row(name, value)
@@ -100,20 +100,20 @@ def _show(out: Console, figures: Figures, stored: int, kept: Path | None) -> Non
         verdict = Text("ok", style="green") if check.ok else Text("WRONG", style="red")
         checks.add_row(check.what, _text(check.expected), _text(check.found), verdict)
     out.print(checks)
-    out.print("Everything matches." if figures.ok else "Something does not match.")
+    out.print("All checks passed." if figures.ok else "Some checks FAILED.")
 
 
-def _figure_rows(figures: Figures, stored: int, kept: Path | None) -> Iterator[tuple[str, str]]:
+def _figure_rows(figures: DemoFigures, stored: int, kept: Path | None) -> Iterator[tuple[str, str]]:
     yield "messages", f"{count_text(figures.messages)} of {PAYLOAD_BYTES} bytes"
     yield "one at a time: acknowledged, p50", duration_text(quantile(figures.ack_s, 0.5))
     yield "one at a time: acknowledged, p99", duration_text(quantile(figures.ack_s, 0.99))
-    yield "one at a time: at the live consumer, p50", duration_text(quantile(figures.live_s, 0.5))
+    yield "one at a time: received by the consumer, p50", duration_text(quantile(figures.live_s, 0.5))
     yield "send_batch, acknowledged", f"{figures.batch_rate:,.0f} messages/s"
     yield "send, acknowledged", f"{figures.send_rate:,.0f} messages/s"
-    yield "on their way when the broker was killed", f"{count_text(figures.unacknowledged_at_kill)} messages"
-    yield "broker ready again after", duration_text(figures.restart_s)
+    yield "not yet acknowledged when the broker was killed", f"{count_text(figures.unacknowledged_at_kill)} messages"
+    yield "restart of the broker", duration_text(figures.restart_s)
     yield "replay", f"{figures.replay_rate:,.0f} messages/s"
-    yield "in the table, after the last acknowledgement", duration_text(figures.table_s)
+    yield "last acknowledgement to last commit", duration_text(figures.table_s)
     yield "reading the table", f"{figures.table_rate:,.0f} messages/s from {figures.table_files} files"
     yield "log on disk", size_text(stored)
     yield "topic", figures.topic
@@ -126,7 +126,7 @@ def _text(value: Any) -> str:
     return count_text(value) if isinstance(value, int) else str(value)
 
 
-def _to_dict(figures: Figures, stored: int, kept: Path | None) -> dict[str, Any]:
+def _to_dict(figures: DemoFigures, stored: int, kept: Path | None) -> dict[str, Any]:
     return {
         "ok": figures.ok,
         "topic": figures.topic,

@@ -1,4 +1,4 @@
-"""What `icestream demo` does: publish, consume live, kill the broker, go on, replay, read the table, verify."""
+"""What `icestream demo` runs: publish, consume live, kill the broker, continue, replay, read the table, verify."""
 
 import contextlib
 import random
@@ -20,24 +20,20 @@ from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.table import Tables
 
-# --------------------
-# What `icestream demo` publishes, and how it knows the same when it comes back.
-
-
 PAYLOAD_BYTES = 250
 _NUMBER = b"%012d "
 _NUMBER_BYTES = 13
-_filler = random.Random(1).randbytes(64 * 1024).hex().encode()  # noqa: S311 - the same every time, on purpose
+_filler = random.Random(1).randbytes(64 * 1024).hex().encode()  # noqa: S311 - the same in every run
 
 
 def payload(index: int) -> bytes:
-    """Message `index`: its number, and text that differs from its neighbours'."""
-    place = index * 31 % (len(_filler) - PAYLOAD_BYTES)
-    return _NUMBER % index + _filler[place : place + PAYLOAD_BYTES - _NUMBER_BYTES]
+    """Return the payload of message `index`: its number, and text that differs from its neighbours'."""
+    start = index * 31 % (len(_filler) - PAYLOAD_BYTES)
+    return _NUMBER % index + _filler[start : start + PAYLOAD_BYTES - _NUMBER_BYTES]
 
 
 class Tally:
-    """Counts messages, sees whether each follows on the last, and sums their bytes up into one number."""
+    """Counts messages, checks their order, and computes a checksum of their payloads."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,7 +45,7 @@ class Tally:
         self.count += len(payloads)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """A batch as a consumer gets it."""
+        """Add a batch of a consumer."""
         offsets = batch.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         self.in_order &= first == self.count and last - first + 1 == batch.num_rows
@@ -57,15 +53,15 @@ class Tally:
 
 
 ProgressReport = Callable[[str, int], None]
-"""Told how many messages of a step (`publish`, `live`, `replay`, `table`) are done."""
+"""Called with a step (`publish`, `live`, `replay`, `table`) and the number of messages it has done."""
 
 BATCH_MESSAGES = 2_000
 _TOPIC = "default/demo"
 _WARM_UP_TOPIC = "demo/warm-up"
 _MAX_SINGLES = 1_000
-_LIVE_TIMEOUT_S = 30.0
-_TABLE_TIMEOUT_S = 120.0
-_TABLE_LOOK_S = 0.2
+_LIVE_TIMEOUT_SECONDS = 30.0
+_TABLE_TIMEOUT_SECONDS = 120.0
+_TABLE_WAIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Check:
 
 
 @dataclass
-class Figures:
+class DemoFigures:
     topic: str
     messages: int
     ack_s: list[float] = field(default_factory=list)
@@ -91,7 +87,7 @@ class Figures:
     unacknowledged_at_kill: int = 0
     restart_s: float = 0.0
     table_s: float = 0.0
-    """From the last acknowledgement until the table had everything."""
+    """From the last acknowledgement until the table had all messages."""
     table_rate: float = 0.0
     table_files: int = 0
     snapshot_id: int = 0
@@ -102,14 +98,14 @@ class Figures:
         return all(check.ok for check in self.checks)
 
 
-class Live(threading.Thread):
-    """A consumer that follows the topic from its beginning, beside everything else."""
+class LiveConsumer(threading.Thread):
+    """Follows the topic from its beginning in a thread."""
 
     def __init__(self, client: Client, topic: str, messages: int, progress: ProgressReport) -> None:
         super().__init__(name="demo-live", daemon=True)
         self.tally = Tally()
         self.arrivals: list[float] = []
-        """When each message was here."""
+        """When each message arrived."""
         self._consumer = client.consume(topic, follow=True, max_messages=messages)
         self._progress = progress
 
@@ -124,8 +120,8 @@ class Live(threading.Thread):
         self.join()
 
 
-class Story:
-    """Its parts: single messages, batches, sends, and sends during which the broker is killed."""
+class DemoScenario:
+    """Publishes single messages, batches, sends, and sends during which the broker is killed; then reads all back."""
 
     def __init__(self, broker: BrokerProcess, settings: Settings, messages: int, progress: ProgressReport) -> None:
         singles = max(1, min(_MAX_SINGLES, messages // 20))
@@ -137,18 +133,18 @@ class Story:
         self._sent = Tally()
         self._misplaced = 0
         self._published_at = 0.0
-        self._figures = Figures(_TOPIC, messages)
+        self._figures = DemoFigures(_TOPIC, messages)
 
-    def run(self) -> Figures:
+    def run(self) -> DemoFigures:
         figures = self._figures
         with Client(self._broker.flight) as client, Client(self._broker.flight) as other:
             self._start_spark(client)
             figures.topic = _free_topic(client)
-            live = Live(other, figures.topic, figures.messages, self._progress)
+            live = LiveConsumer(other, figures.topic, figures.messages, self._progress)
             live.start()
             try:
                 self._publish(client, live)
-                live.join(_LIVE_TIMEOUT_S)
+                live.join(_LIVE_TIMEOUT_SECONDS)
             finally:
                 live.stop()
             replayed = self._replay(client)
@@ -157,12 +153,12 @@ class Story:
         return figures
 
     def _start_spark(self, client: Client) -> None:
-        """Until a first message is in a table: what is measured then is not the start of a JVM beside it."""
+        """Wait until a first message is in a table, so that the start of the JVM is not measured."""
         with client.producer(_WARM_UP_TOPIC) as producer:
-            producer.send(b"hello").wait_committed(_TABLE_TIMEOUT_S)
+            producer.send(b"hello").wait_committed(_TABLE_TIMEOUT_SECONDS)
         client.delete_topic(_WARM_UP_TOPIC)
 
-    def _publish(self, client: Client, live: Live) -> None:
+    def _publish(self, client: Client, live: LiveConsumer) -> None:
         ranges = [range(first, end) for first, end in pairwise(self._bounds)]
         with client.producer(self._figures.topic) as producer:
             began = self._singles(producer, ranges[0], live)
@@ -173,17 +169,17 @@ class Story:
             self._crash(producer, ranges[3])
         self._published_at = time.monotonic()
 
-    def _singles(self, producer: Producer, indexes: range, live: Live) -> list[float]:
-        """One at a time, each acknowledged before the next; when each was sent."""
+    def _singles(self, producer: Producer, indexes: range, live: LiveConsumer) -> list[float]:
+        """Send one at a time, each acknowledged before the next; return when each was sent."""
         began = []
         for index in indexes:
             message = payload(index)
             start = time.perf_counter()
-            self._settle([producer.send(message)], index)
+            self._await_offsets([producer.send(message)], index)
             self._figures.ack_s.append(time.perf_counter() - start)
             began.append(start)
-            self._note([message])
-        deadline = time.monotonic() + _LIVE_TIMEOUT_S
+            self._count_sent([message])
+        deadline = time.monotonic() + _LIVE_TIMEOUT_SECONDS
         while len(live.arrivals) < len(began) and live.is_alive() and time.monotonic() < deadline:
             time.sleep(0.001)
         return began
@@ -194,7 +190,7 @@ class Story:
         for first in range(indexes.start, indexes.stop, BATCH_MESSAGES):
             messages = [payload(index) for index in range(first, min(first + BATCH_MESSAGES, indexes.stop))]
             receipts.append((first, producer.send_batch(message_batch(messages))))
-            self._note(messages)
+            self._count_sent(messages)
         for first, receipt in receipts:
             expected = first
             for offset, count in receipt.ranges:
@@ -204,11 +200,11 @@ class Story:
 
     def _sends(self, producer: Producer, indexes: range) -> float:
         started = time.perf_counter()
-        self._settle(self._send(producer, indexes), indexes.start)
+        self._await_offsets(self._send(producer, indexes), indexes.start)
         return len(indexes) / (time.perf_counter() - started)
 
     def _crash(self, producer: Producer, indexes: range) -> None:
-        """Send, `kill -9` the broker while messages are on their way, start it again, send on."""
+        """Send, kill the broker while messages are in flight, start it again, and send the rest."""
         middle = indexes.start + len(indexes) // 2
         receipts = self._send(producer, range(indexes.start, middle))
         producer.pending()
@@ -218,22 +214,22 @@ class Story:
         self._broker.start()
         self._figures.restart_s = time.perf_counter() - started
         receipts += self._send(producer, range(middle, indexes.stop))
-        self._settle(receipts, indexes.start)
+        self._await_offsets(receipts, indexes.start)
 
     def _send(self, producer: Producer, indexes: range) -> list[Receipt]:
         receipts = []
         for first in range(indexes.start, indexes.stop, BATCH_MESSAGES):
             messages = [payload(index) for index in range(first, min(first + BATCH_MESSAGES, indexes.stop))]
             receipts += [producer.send(message) for message in messages]
-            self._note(messages)
+            self._count_sent(messages)
         return receipts
 
-    def _settle(self, receipts: list[Receipt], first: int) -> None:
-        """Wait for the acknowledgements. Nobody else publishes, so message n has offset n."""
+    def _await_offsets(self, receipts: list[Receipt], first: int) -> None:
+        """Wait for the acknowledgements. There is no other producer, so message n has offset n."""
         for index, receipt in enumerate(receipts, first):
             self._misplaced += receipt.offset != index
 
-    def _note(self, messages: list[bytes]) -> None:
+    def _count_sent(self, messages: list[bytes]) -> None:
         self._sent.add(messages)
         self._progress("publish", self._sent.count)
 
@@ -248,18 +244,18 @@ class Story:
         return replayed
 
     def _wait_for_table(self, client: Client) -> None:
-        """Until Spark has committed everything; the broker says how far it is."""
+        """Wait until Spark has committed all messages; the broker reports the progress."""
         figures, began = self._figures, time.monotonic()
-        while time.monotonic() - began < _TABLE_TIMEOUT_S:
+        while time.monotonic() - began < _TABLE_TIMEOUT_SECONDS:
             with contextlib.suppress(DeadlineError):
-                snapshot = client.wait_committed(figures.topic, figures.messages - 1, _TABLE_LOOK_S)
+                snapshot = client.wait_committed(figures.topic, figures.messages - 1, _TABLE_WAIT_SECONDS)
                 figures.snapshot_id = snapshot.snapshot_id
                 figures.table_s = time.monotonic() - self._published_at
                 return
             self._progress("table", client.describe_topic(figures.topic).committed_offset or 0)
 
     def _read_table(self) -> Tally:
-        """The table as any engine sees it: through the catalog, without the broker."""
+        """Read the table through the catalog, without the broker, as any engine does."""
         figures, found = self._figures, Tally()
         with contextlib.closing(Tables(self._settings)) as tables:
             table = tables.find(TopicName.parse(figures.topic))
@@ -277,7 +273,7 @@ class Story:
         messages = self._figures.messages
         checks = [
             Check("published and acknowledged", messages, self._sent.count),
-            Check("acknowledged at another offset than sent", 0, self._misplaced),
+            Check("acknowledged at a wrong offset", 0, self._misplaced),
         ]
         for who, tally in (("live", live), ("replayed", replayed), ("table", in_table)):
             checks += [
@@ -289,14 +285,14 @@ class Story:
 
 
 def _free_topic(client: Client) -> str:
-    """A new topic; an earlier demo in the same directory may have taken the plain name."""
+    """Create a new topic. An earlier demo in the same directory may have taken the plain name."""
     taken = {topic.topic for topic in client.list_topics(_TOPIC)}
     names = (_TOPIC if number == 1 else f"{_TOPIC}-{number}" for number in range(1, len(taken) + 2))
     return client.create_topic(next(name for name in names if name not in taken)).topic
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value that `share` of all values do not exceed."""
+    """Return the value that `share` of all values do not exceed."""
     if not values:
         raise IcestreamError("nothing was measured", operation="demo")
     ordered = sorted(values)

@@ -1,10 +1,11 @@
-"""`icestream`: finds the command, and turns whatever goes wrong into one sentence and an exit code.
+"""`icestream`: finds the command, and turns every error into one sentence and an exit code.
 
-A command `x` is the object `command` in `icestream.cli.x`, or in the module that `_MODULES` names. Its module is
-imported when the command runs, so that `--help` is quick and the light client works without the broker's packages.
+A command `x` is the object `command` in `icestream.cli.x`, or in the module that `_MODULES` names. The module is
+imported when the command runs: so `--help` is quick, and the light client works without the broker's packages.
 """
 
 import os
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -12,39 +13,39 @@ from typing import Any
 import click
 
 from icestream import __version__
-from icestream.cli.common import leave_stdout
 from icestream.model.errors import IcestreamError
 
 COMMANDS = {
-    "serve": "Run the broker, and beside it the Spark pipeline that turns its topics into Iceberg tables.",
-    "demo": "Show the whole story on this machine, and verify it.",
-    "topic": "Make, list, change, recover and delete topics.",
-    "produce": "Publish lines of a file or of stdin.",
+    "serve": "Run the broker, and the Spark pipeline that writes its topics to Iceberg tables.",
+    "demo": "Show publishing, reading, a crash and the Iceberg table on this machine, and verify all counts.",
+    "topic": "Create, list, change, recover and delete topics.",
+    "produce": "Publish the lines of a file or of stdin.",
     "consume": "Write a topic's messages to stdout.",
     "sql": "Query topics with SQL.",
     "trace": "Print a trace as a tree, with a bar for the time of each span.",
     "logs": "Print a tenant's log records, oldest first.",
-    "subscription": "Look at subscriptions, make, move and delete them.",
-    "pipeline": "Turn the log into Iceberg tables with Spark.",
-    "migrate": "Bring existing files into topics and their tables.",
-    "maintain": "Keep tables fast and small, with Iceberg's own procedures on Spark.",
-    "quarantine": "Look at what the pipeline could not write and has put aside.",
-    "verify": "Prove that log, cloud and table hold the same messages.",
-    "stats": "Print figures of topics and broker.",
-    "top": "Watch topics live: rates, sizes, offsets, and the subscriptions that are furthest behind.",
-    "cloud": "Look into a topic's objects in the cloud.",
-    "wal": "Look into a log's files, and repair them.",
-    "config": "Show and check settings, and print their reference.",
-    "bench": "Measure this installation, beside what the hardware does without it.",
+    "subscription": "List, create, move and delete subscriptions.",
+    "pipeline": "Write the log to Iceberg tables with Spark.",
+    "migrate": "Publish existing files to topics.",
+    "maintain": "Compact and clean up tables with Iceberg's procedures on Spark.",
+    "quarantine": "Show and retry frames that the pipeline could not write.",
+    "verify": "Check that log, cloud objects and table hold the same messages.",
+    "stats": "Print statistics of topics and broker.",
+    "top": "Watch topics live: rates, sizes, offsets, and the subscriptions with the largest lag.",
+    "cloud": "Show a topic's objects in the object store.",
+    "wal": "Inspect and repair the files of a log.",
+    "config": "Show and check settings; print their reference.",
+    "bench": "Measure this installation, and the hardware without it.",
 }
-"""What `icestream --help` lists, in its order, without importing any of it."""
+"""What `icestream --help` lists, in this order, without importing the commands."""
 
 _MODULES = {
     "trace": "icestream.cli.telemetry.trace",
     "logs": "icestream.cli.telemetry.logs",
-    "bench": "icestream_bench.command",  # a package of its own: it measures, and no installation needs it
+    "bench": "icestream_bench.command",  # in a package of its own
 }
-_INTERRUPTED = 130
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 def _module_of(name: str) -> str:
@@ -65,7 +66,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             if _MODULES.get(cmd_name, "").startswith("icestream_"):
-                raise click.ClickException(f"{cmd_name} is a package of its own: pip install icestream-{cmd_name}")
+                raise click.ClickException(f"{cmd_name} is in a package of its own: pip install icestream-{cmd_name}")
             return None
         try:
             command = import_module(_module_of(cmd_name)).command
@@ -87,9 +88,9 @@ class Commands(click.Group):
             raise
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            leave_stdout()
+            discard_stdout()
             raise click.exceptions.Exit(1) from None
         except Exception as error:
             if os.environ.get("ICESTREAM_DEBUG"):
@@ -98,13 +99,18 @@ class Commands(click.Group):
 
 
 def sentence(error: Exception) -> str:
-    """What to tell the user."""
+    """Return the error as one sentence."""
     if isinstance(error, IcestreamError):
         return str(error)
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return f"{error.filename}: {reason}" if error.filename else reason
-    return f"{type(error).__name__}: {error}; ICESTREAM_DEBUG=1 shows where this comes from"
+    return f"{type(error).__name__}: {error}; ICESTREAM_DEBUG=1 shows the traceback"
+
+
+def discard_stdout() -> None:
+    """Send buffered output nowhere: the reader of the pipe has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

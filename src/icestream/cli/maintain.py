@@ -12,34 +12,33 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
-from icestream.cli.catalog import need_shared_catalog
-from icestream.cli.common import config_option, data_option, json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, plural, size_text, table
-from icestream.config import Settings, SettingsError, load_settings
+from icestream.cli.options import config_option, data_option, json_option
+from icestream.cli.output import NOTHING, console, count_text, plural, print_json, size_text, table
+from icestream.cli.settings import read_settings, require_shared_catalog
 from icestream.model.names import TopicName
-from icestream.pipeline.child_process import read_settings
+from icestream.pipeline.child_process import read_settings as settings_of_parent
 from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.pipeline.maintenance.session import SparkSql
 from icestream.table import Tables
 
 _NICE = 10
-"""How far a scheduled run stands back behind broker and pipeline."""
+"""A scheduled run has a lower priority than broker and pipeline."""
 
 
 @click.command(name="maintain", epilog="Example: icestream maintain --all --dry-run")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--all", "everything", is_flag=True, help="All topics that have a table.")
-@click.option("--compact", is_flag=True, help="Join neighbouring small data files.")
+@click.option("--compact", is_flag=True, help="Join small neighbouring data files.")
 @click.option("--manifests", is_flag=True, help="Join manifests.")
-@click.option("--expire", is_flag=True, help="Drop old snapshots that no branch or tag names.")
-@click.option("--orphans", is_flag=True, help="Remove old files that no snapshot names.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--expire", is_flag=True, help="Drop old snapshots that no branch or tag refers to.")
+@click.option("--orphans", is_flag=True, help="Remove old files that no snapshot refers to.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option("--master", metavar="URL", help="Spark master, such as local[4] (maintenance.master).")
 @config_option
 @data_option
 @json_option
-@click.option("--child", is_flag=True, hidden=True, help="Take the settings from stdin, and stop when it ends.")
+@click.option("--child", is_flag=True, hidden=True, help="Read the settings from stdin, and stop when it ends.")
 def command(
     topics: tuple[str, ...],
     everything: bool,
@@ -54,52 +53,44 @@ def command(
     as_json: bool,
     child: bool,
 ) -> None:
-    """Keep tables fast and small, with Iceberg's own procedures on Spark.
+    """Compact and clean up tables with Iceberg's procedures on Spark.
 
-    Does all four steps, or those that are asked for: compaction that keeps the order of offsets, joining of manifests,
-    expiry of snapshots, removal of orphan files. Needs the catalog, not the broker; producers, the pipeline and readers
-    go on meanwhile. The section `maintenance` of the settings says what is small, old and many; `icestream serve` runs
-    this by itself. Exits with 1 if anything could not be done.
+    Runs all four steps, or those that are given: compaction that keeps the order of offsets, joining of manifests,
+    expiry of snapshots, removal of orphan files. Needs the catalog, not the broker. Producers, the pipeline and readers
+    continue. The settings in `maintenance` define what is small, old and many. `icestream serve` runs this on a
+    schedule. Exits with 1 if a step fails.
     """
     if bool(topics) == everything:
         raise click.UsageError("Name topics, or give --all.")
     names = [TopicName.parse(topic) for topic in topics]
-    settings = _settings(child, config_file, {"data_dir": data, "maintenance.master": master})
-    need_shared_catalog(settings)
+    flags = {"data_dir": data, "maintenance.master": master}
+    settings = settings_of_parent(sys.stdin.buffer) if child else read_settings(config_file, flags)
+    require_shared_catalog(settings)
     configure_logging(settings.log)
     if child:
         os.nice(_NICE)
         threading.Thread(target=_end_with_stdin, name="parent-watch", daemon=True).start()
-    flags = {Step.COMPACT: compact, Step.MANIFESTS: manifests, Step.EXPIRE: expire, Step.ORPHANS: orphans}
-    steps = [step for step in Step if flags[step] or not any(flags.values())]
+    chosen = {Step.COMPACT: compact, Step.MANIFESTS: manifests, Step.EXPIRE: expire, Step.ORPHANS: orphans}
+    steps = [step for step in Step if chosen[step] or not any(chosen.values())]
     began = time.monotonic()
     with (
-        _progress() as (tell, say),
+        _progress() as (on_progress, on_status),
         contextlib.closing(Tables(settings)) as tables,
-        contextlib.closing(SparkSql(settings, say)) as spark,
+        contextlib.closing(SparkSql(settings, on_status)) as spark,
     ):
         maintenance = Maintenance(settings, tables, spark)
-        reports = maintenance.run(names or maintenance.topics(), steps, dry_run=dry_run, progress=tell)
+        reports = maintenance.run(names or maintenance.topics(), steps, dry_run=dry_run, progress=on_progress)
     seconds = time.monotonic() - began
     if as_json:
         print_json({"dry_run": dry_run, "seconds": seconds, "topics": [report.to_json() for report in reports]})
     else:
         _print(reports, seconds, dry_run=dry_run)
     if failed := [str(report.topic) for report in reports if report.errors]:
-        raise click.ClickException(f"not everything could be done: {', '.join(failed)}")
-
-
-def _settings(child: bool, config_file: Path | None, flags: dict[str, object]) -> Settings:
-    if child:
-        return read_settings(sys.stdin.buffer)
-    try:
-        return load_settings(config_file, flags)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(f"maintenance failed for: {', '.join(failed)}")
 
 
 def _end_with_stdin() -> None:
-    """Nothing is ever written there: its end means that the broker is gone. The JVM ends when this process does."""
+    """Exit when stdin ends: the broker is gone then. The JVM ends with this process."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)
@@ -109,10 +100,10 @@ def _end_with_stdin() -> None:
 def _progress() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[str], None]]]:
     columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console(err=True), transient=True) as bars:
-        task = bars.add_task("looking at tables", total=None)
+        task = bars.add_task("reading tables", total=None)
         yield (
-            lambda done, total, said: bars.update(task, completed=done, total=total, description=said),
-            lambda said: bars.update(task, description=said),
+            lambda done, total, text: bars.update(task, completed=done, total=total, description=text),
+            lambda text: bars.update(task, description=text),
         )
 
 
@@ -122,10 +113,12 @@ def _print(reports: list[TopicReport], seconds: float, *, dry_run: bool) -> None
     shown = table("topic", "", *columns, "would do" if dry_run else "done", numbers=columns)
     for report in reports:
         if report.before is not None:
-            said = "; ".join(filter(None, (_step(step, dry_run=dry_run) for step in report.steps))) or "nothing to do"
+            actions = (
+                "; ".join(filter(None, (_step(step, dry_run=dry_run) for step in report.steps))) or "nothing to do"
+            )
             states = (("now", report.before),) if dry_run else (("before", report.before), ("after", report.after))
             for number, (when, figures) in enumerate(states):
-                shown.add_row("" if number else str(report.topic), when, *_figures(figures), "" if number else said)
+                shown.add_row("" if number else str(report.topic), when, *_figures(figures), "" if number else actions)
     if reports:
         out.print(shown)
     for report in reports:
@@ -143,7 +136,7 @@ def _figures(figures: Figures | None) -> list[str]:
 
 
 def _step(step: StepReport, *, dry_run: bool) -> str:
-    """What a step did, or would; nothing if that is nothing."""
+    """Return what a step did, or would do; empty if nothing."""
     done, planned = step.done, step.planned
     lost = f" after {plural(step.conflicts, 'conflict')}" if step.conflicts else ""
     match step.step:

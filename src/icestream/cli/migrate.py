@@ -1,36 +1,40 @@
-"""`icestream migrate`: bring existing files into topics."""
+"""`icestream migrate`: publishes existing files to topics."""
 
 import contextlib
+import time
 from pathlib import Path
+from typing import Self
 
 import click
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from icestream.cli.background_watch import CommitWatch
-from icestream.cli.common import broker_option, config_option, json_option, print_json
+from icestream.cli.options import broker_option, config_option, json_option
 from icestream.cli.output import (
     NOTHING,
-    Steps,
     console,
     count_text,
     duration_text,
     plural,
+    print_json,
     printable,
     rate_text,
     size_text,
     table,
 )
-from icestream.client import Client
-from icestream.config import SettingsError, load_settings
+from icestream.cli.settings import read_settings
+from icestream.client import BrokerEndpoint, Client
 from icestream.migration import WAITING, FileReport, Migration, MigrationReport, Request, Wishes, open_source
 from icestream.telemetry import Signal
 
+_LINE_EVERY_SECONDS = 10.0
 _MAX_FILES = 20
 _SHOWN_CHECKSUM = 12
 
 
 @click.group(name="migrate", epilog="Example: icestream migrate parquet-to-iceberg old/traces --tenant acme")
 def command() -> None:
-    """Bring existing files into topics and their tables."""
+    """Publish existing files to topics."""
 
 
 def _pairs(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -46,34 +50,38 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: tuple[str, 
     epilog="Example: icestream migrate parquet-to-iceberg old/traces --tenant acme --dry-run",
 )
 @click.argument("path")
-@click.option("--tenant", metavar="NAME", help="Whose telemetry it is: the rows go to NAME/traces, logs or metrics.")
+@click.option(
+    "--tenant",
+    metavar="NAME",
+    help="The files are telemetry of this tenant: publish to NAME/traces, NAME/logs or NAME/metrics.",
+)
 @click.option(
     "--signal",
     type=click.Choice([str(signal) for signal in Signal]),
-    help="Which telemetry it is.  [default: guessed from columns, else from folders]",
+    help="Kind of telemetry.  [default: guessed from columns, else from folders]",
 )
-@click.option("--dataset", metavar="NAME", help="With --tenant: a dataset of the tenant.")
-@click.option("--topic", metavar="NAME", help="Instead of --tenant: any topic, which must be there.")
+@click.option("--dataset", metavar="NAME", help="With --tenant: the dataset.")
+@click.option("--topic", metavar="NAME", help="Instead of --tenant: an existing topic.")
 @click.option(
     "--rename",
     multiple=True,
     callback=_pairs,
     metavar="OLD=NEW",
-    help="A column of the files, or of their folders, under another name.",
+    help="Rename a column of the files or of their folders.",
 )
-@click.option(
-    "--ignore", multiple=True, metavar="COLUMN", help="Leave a column of the files, or of their folders, out."
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and publish nothing.")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Leave out a column of the files or of their folders.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; publish nothing.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the rows are in the table.")
-@click.option("--again", is_flag=True, help="Bring in files of which another version, or a copy, was migrated before.")
+@click.option(
+    "--again", is_flag=True, help="Also migrate files of which a copy or another version was migrated before."
+)
 @click.option(
     "--batch-rows",
     type=click.IntRange(1, 1_000_000),
     default=Request.batch_rows,
     show_default=True,
     metavar="N",
-    help="Most rows in memory, and in a published batch, at a time.",
+    help="Most rows of a published batch, and in memory.",
 )
 @broker_option
 @config_option
@@ -90,17 +98,16 @@ def parquet_to_iceberg(
     wait: bool,
     again: bool,
     batch_rows: int,
-    broker: str,
+    broker: BrokerEndpoint,
     config_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Publish the rows of existing Parquet files, each once, and verify that the table has them.
+    """Publish each row of existing Parquet files once, and verify that the table has all of them.
 
-    PATH is a file, a folder with any folders in it (`date=…/hour=…` trees too), or a pattern (`**` for any folders);
-    here, or in the object store of the settings (`s3://bucket/folder`). Columns are matched by name, and those in the
-    names of folders (`region=eu`) are columns too. Run the same command again after whatever ended it: it goes on
-    where it was. Producers and readers of the topic are not disturbed. Exits with 1 if any file is not wholly in the
-    topic.
+    PATH is a file, a folder with subfolders (also `date=…/hour=…`), or a pattern (`**` matches any folders), on this
+    machine or in the object store of the settings (`s3://bucket/folder`). Columns are matched by name. Folder names
+    such as `region=eu` are columns too. After an interruption run the same command again: it continues. Producers and
+    readers of the topic continue meanwhile. Exits with 1 if a file is not completely in the topic.
     """
     if (tenant is None) == (topic is None):
         raise click.UsageError("Give --tenant or --topic.")
@@ -117,21 +124,18 @@ def parquet_to_iceberg(
         wait=wait,
         again=again,
     )
-    try:
-        settings = load_settings(config_file, {})
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = read_settings(config_file, {})
     with (
         contextlib.closing(open_source(path, settings)) as source,
         Client(broker) as client,
-        _Progress(client) as progress,
+        MigrationProgress(client) as progress,
     ):
         migration = Migration(client, source, settings, request, progress)
         progress.report = migration.report
         try:
             report = migration.run()
         except KeyboardInterrupt:
-            click.echo("Run the same command again to go on.", err=True)
+            click.echo("Run the same command again to continue.", err=True)
             raise
     if as_json:
         print_json(report.to_json())
@@ -141,25 +145,61 @@ def parquet_to_iceberg(
         raise click.ClickException(f"{plural(len(failed), 'file')} of {len(report.files)} could not be migrated")
 
 
-class _Progress(Steps):
-    """And, while the table is waited for, why that takes so long."""
+class MigrationProgress:
+    """Shows the progress of each step on stderr: a bar on a terminal, elsewhere a line now and then.
 
-    report: MigrationReport
+    While the migration waits for the table, it also says why nothing is committed.
+    """
 
-    def __init__(self, client: Client) -> None:
-        super().__init__()
+    def __init__(self, client: Client, *, line_every_s: float = _LINE_EVERY_SECONDS) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        self._bars = Progress(*columns, TimeRemainingColumn(), console=console(err=True), transient=True)
+        self._task: TaskID | None = None
+        self._line_every_s = line_every_s
+        self._step, self._unit = "", ""
+        self._reached, self._total = 0.0, 0
+        self._began = self._line_at = time.monotonic()
         self._client = client
         self._watch = contextlib.ExitStack()
+        self.report: MigrationReport | None = None
+        self.advances = 0
+        """Grows with every progress, whatever the step."""
 
     def begin(self, what: str, total: int, unit: str) -> None:
         self._watch.close()
-        super().begin(what, total, unit)
-        if what == WAITING:
-            self._watch.enter_context(CommitWatch(self._client, self.report.topic, lambda: self.done))
+        self._step, self._total, self._unit = what, total, unit
+        self._reached = 0.0
+        self._began = self._line_at = time.monotonic()
+        if self._bars.console.is_terminal:
+            if self._task is not None:
+                self._bars.remove_task(self._task)
+            self._task = self._bars.add_task(what, total=total, text="")
+        if what == WAITING and self.report is not None:
+            self._watch.enter_context(CommitWatch(self._client, self.report.topic, lambda: self.advances))
+
+    def advance(self, amount: float) -> None:
+        self._reached += amount
+        self.advances += 1
+        now = time.monotonic()
+        if self._task is not None:
+            self._bars.update(self._task, completed=self._reached, text=self._text(now))
+        elif now - self._line_at >= self._line_every_s:
+            self._line_at = now
+            click.echo(f"{self._step}: {self._text(now)}", err=True)
+
+    def _text(self, now: float) -> str:
+        speed = rate_text(self._reached, now - self._began)
+        return f"{count_text(int(self._reached))} of {count_text(self._total)} {self._unit}, {speed}"
+
+    def __enter__(self) -> Self:
+        if self._bars.console.is_terminal:
+            self._bars.start()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._watch.close()
-        super().__exit__()
+        if self._bars.console.is_terminal:
+            self._bars.stop()
 
 
 def _print(report: MigrationReport) -> None:
@@ -209,7 +249,7 @@ def _summary(report: MigrationReport) -> str:
     total = f"{plural(len(report.files), 'file')}, {plural(report.rows, 'row')}"
     if report.dry_run:
         size = size_text(sum(file.size for file in report.files))
-        return f"{total}, {size}; they would go to {report.topic or NOTHING}. Nothing was published."
+        return f"{total}, {size}; the target is {report.topic or NOTHING}. Nothing was published."
     verified = [file for file in report.files if file.verified]
     speed = f", {rate_text(report.published, report.seconds)}" if report.published else ""
     where = "the table" if report.committed else "the topic"

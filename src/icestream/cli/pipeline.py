@@ -1,4 +1,4 @@
-"""`icestream pipeline`: the Spark pipeline as a process of its own."""
+"""`icestream pipeline`: runs the Spark pipeline as a process."""
 
 import contextlib
 import os
@@ -15,58 +15,55 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
-from icestream.cli.catalog import need_shared_catalog
-from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, size_text, table
-from icestream.client import Client
-from icestream.config import Settings, SettingsError, load_settings
+from icestream.cli.options import broker_option, config_option, data_option, json_option
+from icestream.cli.output import NOTHING, console, count_text, print_json, size_text, table
+from icestream.cli.settings import read_settings, require_shared_catalog
+from icestream.client import BrokerEndpoint, Client
+from icestream.config import Settings
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.pipeline.child_process import read_settings
+from icestream.pipeline.child_process import read_settings as settings_of_parent
 from icestream.pipeline.driver import Runner
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.spark.session import Spark, SparkOnDemand
 from icestream.table import Tables
 
-_SEEN_SECONDS = 10.0
-_SEEN_CHECK_SECONDS = 0.05
-_LAST_SECONDS = 20.0
-"""How long a pipeline whose broker has died may take to come to its end."""
+_BROKER_SEES_COMMIT_SECONDS = 10.0
+_CHECK_SECONDS = 0.05
+_ORPHAN_SECONDS = 20.0
+"""How long a pipeline may run after its broker has died."""
 
 
 @click.command(name="pipeline", epilog="Example: icestream pipeline --once --data ./icestream-data")
-@click.option("--once", is_flag=True, help="Write everything that is durable now, and exit.")
+@click.option("--once", is_flag=True, help="Write all messages that are durable now, and exit.")
 @click.option("--master", metavar="URL", help="Spark master, such as local[4] or spark://host:7077 (pipeline.master).")
 @click.option("--topics", metavar="PATTERN", help="Only topics that match, such as 'web/*' (pipeline.topics).")
 @broker_option
 @config_option
 @data_option
 @json_option
-@click.option("--child", is_flag=True, hidden=True, help="Take the settings from stdin, and stop when it ends.")
+@click.option("--child", is_flag=True, hidden=True, help="Read the settings from stdin, and stop when it ends.")
 def command(
     once: bool,
     master: str | None,
     topics: str | None,
-    broker: str,
+    broker: BrokerEndpoint,
     config_file: Path | None,
     data: Path | None,
     as_json: bool,
     child: bool,
 ) -> None:
-    """Turn the log into Iceberg tables with Spark.
+    """Write the log to Iceberg tables with Spark.
 
-    Writes the messages of all topics to their tables as they become due, until SIGTERM or Ctrl-C; a pass that has begun
-    is finished. `icestream serve` runs one by itself: this is for pipelines on other machines or clusters, and for
-    `--once`, which shows its progress and figures and exits with 1 if a topic could not be written. Any number of
-    pipelines may run at the same time; no message is written twice.
+    Writes the messages of all topics to their tables as they become due, until SIGTERM or Ctrl-C. A pass that has begun
+    is finished. `icestream serve` runs a pipeline itself; use this command on other machines and clusters, and with
+    `--once`, which prints progress and statistics and exits with 1 if a topic cannot be written. Several pipelines may
+    run at the same time: no message is written twice.
     """
-    settings = (
-        read_settings(sys.stdin.buffer)
-        if child
-        else _load(config_file, {"data_dir": data, "pipeline.master": master, "pipeline.topics": topics})
-    )
-    need_shared_catalog(settings)
+    flags = {"data_dir": data, "pipeline.master": master, "pipeline.topics": topics}
+    settings = settings_of_parent(sys.stdin.buffer) if child else read_settings(config_file, flags)
+    require_shared_catalog(settings)
     configure_logging(settings.log)
     stopping = _stop_on_signals()
     if child:
@@ -77,19 +74,13 @@ def command(
         _run(settings, broker, stopping)
 
 
-def _load(config_file: Path | None, flags: dict[str, object]) -> Settings:
-    try:
-        return load_settings(config_file, flags)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+def _connect(broker: BrokerEndpoint) -> Client:
+    """Take the token out of the environment: Spark's processes get it with their tasks only."""
+    os.environ.pop(TOKEN_VARIABLE, None)
+    return Client(broker)
 
 
-def _connect(broker: str) -> Client:
-    """Takes the token out of the environment: Spark's processes get it with their tasks, and in no other way."""
-    return Client(broker, token=os.environ.pop(TOKEN_VARIABLE, None))
-
-
-def _run(settings: Settings, broker: str, stopping: threading.Event) -> None:
+def _run(settings: Settings, broker: BrokerEndpoint, stopping: threading.Event) -> None:
     with (
         _connect(broker) as client,
         contextlib.closing(Tables(settings)) as tables,
@@ -99,7 +90,7 @@ def _run(settings: Settings, broker: str, stopping: threading.Event) -> None:
         runner.run(stopping)
 
 
-def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_json: bool) -> None:
+def _drain(settings: Settings, broker: BrokerEndpoint, stopping: threading.Event, *, as_json: bool) -> None:
     began = time.monotonic()
     with (
         _connect(broker) as client,
@@ -117,24 +108,24 @@ def _drain(settings: Settings, broker: str, stopping: threading.Event, *, as_jso
         _print(figures, seconds)
     failed = [str(topic.topic) for topic in figures.topics.values() if topic.error is not None]
     if failed:
-        raise click.ClickException(f"not written to the end: {', '.join(sorted(failed))}")
+        raise click.ClickException(f"not completely written: {', '.join(sorted(failed))}")
     if stopping.is_set():
-        raise click.ClickException("stopped before the end")
+        raise click.ClickException("stopped before all was written")
     if unseen is not None:
         raise click.ClickException(
-            f"the broker does not find in its catalog what was committed for {unseen}: if the settings of this command "
-            "name another one, give it the broker's own --data or --config"
+            f"the broker's catalog does not have what was committed for {unseen}: if the settings of this command name "
+            "another catalog, give the broker's own --data or --config"
         )
 
 
 def _unseen(client: Client, figures: PassFigures) -> TopicName | None:
-    """A topic that the broker's catalog does not have what was just committed for; None if it has, or cannot be asked.
+    """Return a topic whose commit the broker does not see in its catalog; None if it does, or does not answer.
 
-    One is enough: the topics of a pipeline share a catalog.
+    One topic is enough: all topics of a pipeline share a catalog.
     """
     committed = (topic for topic in figures.topics.values() if topic.commits and topic.committed_offset)
     topic = next(committed, None)
-    deadline = time.monotonic() + _SEEN_SECONDS
+    deadline = time.monotonic() + _BROKER_SEES_COMMIT_SECONDS
     while topic is not None and time.monotonic() < deadline:
         try:
             found = client.describe_topic(str(topic.topic)).committed_offset
@@ -142,7 +133,7 @@ def _unseen(client: Client, figures: PassFigures) -> TopicName | None:
             return None
         if found is not None and found >= (topic.committed_offset or 0):
             return None
-        time.sleep(_SEEN_CHECK_SECONDS)
+        time.sleep(_CHECK_SECONDS)
     return None if topic is None else topic.topic
 
 
@@ -158,11 +149,11 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _stop_at_end_of_stdin(stopping: threading.Event) -> None:
-    """Nothing is ever written there: its end means that the broker is gone, however it went."""
+    """Stop when stdin ends: the broker is gone then. Nothing is ever written to it."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     stopping.set()
-    time.sleep(_LAST_SECONDS)
+    time.sleep(_ORPHAN_SECONDS)
     os._exit(1)
 
 
@@ -171,7 +162,7 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(err=True), transient=True) as bars:
         task = bars.add_task("messages in tables", total=None)
-        yield lambda done, everything: bars.update(task, completed=done, total=everything)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _to_json(figures: PassFigures, seconds: float) -> dict[str, Any]:

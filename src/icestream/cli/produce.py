@@ -1,4 +1,4 @@
-"""`icestream produce`: one message a line."""
+"""`icestream produce`: publishes lines, one message each."""
 
 import contextlib
 import json
@@ -18,30 +18,28 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from icestream.cli.background_watch import Beside, CommitWatch
-from icestream.cli.common import broker_option, json_option, print_json
-from icestream.cli.output import console, count_text, duration_text, plural, rate_text
-from icestream.client import BatchReceipt, Client, Producer, TopicDescription
+from icestream.cli.background_watch import BackgroundWatch, CommitWatch
+from icestream.cli.options import broker_option, choices, json_option
+from icestream.cli.output import console, count_text, duration_text, plural, print_json, rate_text
+from icestream.client import BatchReceipt, BrokerEndpoint, Client, Producer, TopicDescription
 from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.messages import message_batch
 
-# --------------------
-# Lines made into Arrow batches. Each function raises InvalidMessageError when one of its lines is not right.
-
+# Lines to Arrow batches. Each encoder raises InvalidMessageError when one of its lines is wrong.
 
 Encode: TypeAlias = Callable[[list[bytes]], pa.RecordBatch]
 
-_SHOWN = 60
+_SHOWN_CHARACTERS = 60
 
 
 def encode_lines(lines: list[bytes]) -> pa.RecordBatch:
-    """Each line is a payload."""
+    """Make each line a payload."""
     return message_batch(lines)
 
 
 def json_encoder(key_field: str | None) -> Encode:
-    """Each line is a payload and must be JSON; `key_field` names the field that is its key."""
+    """Return an encoder that makes each line a payload. A line must be JSON; its key is in `key_field`."""
     decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
     def encode(lines: list[bytes]) -> pa.RecordBatch:
@@ -59,7 +57,7 @@ def json_encoder(key_field: str | None) -> Encode:
 
 
 def row_encoder(schema: pa.Schema) -> Encode:
-    """Each line is a JSON object with the topic's columns; a column that it leaves out is null."""
+    """Return an encoder for a topic with columns: a line is a JSON object; a missing column is null."""
     options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
 
     def encode(lines: list[bytes]) -> pa.RecordBatch:
@@ -77,12 +75,10 @@ def row_encoder(schema: pa.Schema) -> Encode:
 
 
 def key_of(value: Any, field: str) -> bytes | None:
-    """The key in `field`, which may be a dotted path: text as it is, other values as JSON, none for null."""
+    """Return the key in `field`, which may be a dotted path: text as it is, other values as JSON, None for null."""
     for name in (field,) if isinstance(value, dict) and field in value else field.split("."):
         if not isinstance(value, dict) or name not in value:
-            raise InvalidMessageError(
-                f"it has no field {field}, which is to be the key", remedy="write null for no key"
-            )
+            raise InvalidMessageError(f"it has no field {field} for the key", remedy="write null for no key")
         value = value[name]
     if value is None:
         return None
@@ -98,25 +94,23 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _shorten(line: bytes) -> str:
-    text = repr(line[: _SHOWN + 1].decode(errors="replace"))
-    return text if len(line) <= _SHOWN else f"{text[:_SHOWN]}…"
+    text = repr(line[: _SHOWN_CHARACTERS + 1].decode(errors="replace"))
+    return text if len(line) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-# --------------------
-# Lines from a file or a pipe, many at a time and in bounded memory.
-
+# Lines from a file or a pipe, many at a time and in bounded memory
 
 CHUNK_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 1024 * 1024 * 1024
-"""No broker can be set to take a larger message."""
+"""No broker accepts a larger message."""
 
 
 def read_lines(
     descriptor: int, *, chunk_bytes: int = CHUNK_BYTES, linger_s: float = 0.0, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[list[bytes]]:
-    """Lists of lines without their newline, as they come; a last line needs no newline.
+    """Yield lists of lines without their newline. The last line needs no newline.
 
-    A pipe that is not full is given `linger_s` to bring more, so that a slow writer does not make a list a line.
+    Wait up to `linger_s` for more data from a pipe, so that a slow writer does not give one list a line.
     """
     begun: list[bytes] = []
     begun_bytes = 0
@@ -137,7 +131,7 @@ def read_lines(
 
 
 def _read_some(descriptor: int, limit: int, linger_s: float) -> bytes:
-    """Up to `limit` bytes: what is there, and what comes within `linger_s` of it; nothing only at the end."""
+    """Read up to `limit` bytes: what is there, and what comes within `linger_s`. Return nothing at the end only."""
     data = os.read(descriptor, limit)
     if not data or len(data) == limit or linger_s <= 0:
         return data
@@ -155,13 +149,12 @@ def _read_some(descriptor: int, limit: int, linger_s: float) -> bytes:
     return b"".join(parts)
 
 
-# --------------------
-# Chunks of lines on their way to the broker, and what became of them.
+# Sending
 
 
 @dataclass
-class Confirmed:
-    """What the broker has acknowledged. Others' messages may lie between the first and the last offset."""
+class ConfirmedMessages:
+    """What the broker has acknowledged. Messages of other producers may lie between the first and the last offset."""
 
     count: int = 0
     first_offset: int | None = None
@@ -174,16 +167,18 @@ class Confirmed:
         self.count += count
 
 
-class Sender:
+class LineSender:
+    """Sends lists of lines and counts the acknowledgements."""
+
     def __init__(self, producer: Producer, encode: Encode) -> None:
-        self.confirmed = Confirmed()
+        self.confirmed = ConfirmedMessages()
         self._producer = producer
         self._encode = encode
         self._lines = 0
         self._receipts: deque[BatchReceipt] = deque()
 
     def send(self, lines: list[bytes]) -> None:
-        """Send all lines; or, when one of them is not right, all before it, and raise an error that names it."""
+        """Send all lines. When one is wrong, send those before it and raise an error with its number."""
         try:
             batches = self._producer.prepare(self._encode(lines))
         except InvalidRequestError as error:
@@ -200,7 +195,7 @@ class Sender:
             self._settle()
 
     def finish(self) -> None:
-        """Wait for what is still on its way."""
+        """Wait for the acknowledgements that are missing."""
         while self._receipts:
             self._settle()
 
@@ -210,45 +205,43 @@ class Sender:
         self._receipts.popleft()
 
 
-# --------------------
-# Says on stderr why the broker accepts nothing while `produce` tries again.
+_REFUSAL_PATIENCE_SECONDS = 2.0
+_CHECK_EVERY_SECONDS = 0.25
 
 
-_PATIENCE_S = 2.0
-_LOOK_EVERY_S = 0.25
+class RefusalWatch(BackgroundWatch):
+    """Says on stderr why the broker accepts nothing, after some seconds and when the reason changes.
 
-
-class RefusalWatch(Beside):
-    """Tells what the broker answers once nothing was accepted for some seconds, and again when the reason changes.
-
-    `trouble` is asked with these seconds, as `Producer.trouble` is. Reasons are told apart by their code: figures in a
-    sentence, such as the room on a disk, change all the time.
+    `trouble` is `Producer.trouble`. Reasons are compared by their code: numbers in the sentence, such as the free space
+    of a disk, change all the time.
     """
 
     def __init__(
         self,
         trouble: Callable[[float], IcestreamError | None],
         *,
-        patience_s: float = _PATIENCE_S,
-        look_every_s: float = _LOOK_EVERY_S,
+        patience_s: float = _REFUSAL_PATIENCE_SECONDS,
+        check_every_s: float = _CHECK_EVERY_SECONDS,
     ) -> None:
         super().__init__("refusal-watch")
         self._trouble = trouble
         self._patience_s = patience_s
-        self._look_every_s = look_every_s
+        self._check_every_s = check_every_s
 
     def _watch(self) -> None:
-        told = None
-        while not self._ended.wait(self._look_every_s):
+        reported = None
+        while not self._ended.wait(self._check_every_s):
             error = self._trouble(self._patience_s)
-            if error is not None and error.code != told:
-                told = error.code
+            if error is not None and error.code != reported:
+                reported = error.code
                 click.echo(f"waiting: {error.code}: {error.message}; trying again", err=True)
 
 
+# The command
+
 _STDIN = "-"
-_SHOW_PROGRESS_AFTER_S = 0.5
-RETRY_TIMEOUT_S = 60.0
+_SHOW_PROGRESS_AFTER_SECONDS = 0.5
+RETRY_TIMEOUT_SECONDS = 60.0
 
 
 @click.command(
@@ -263,13 +256,12 @@ RETRY_TIMEOUT_S = 60.0
     type=click.Choice(["lines", "json"]),
     default="lines",
     show_default=True,
-    help="`lines`: any bytes. `json`: each line must be a JSON value; "
-    "in a topic with columns of its own, an object of them.",
+    help="`lines`: any bytes. `json`: each line is a JSON value; in a topic with columns, an object of them.",
 )
-@click.option("--key", metavar="FIELD", help="With json: the field, or dotted path, that holds the message's key.")
+@click.option("--key", metavar="FIELD", help="With json: the field, or dotted path, of the message's key.")
 @click.option(
     "--ack",
-    type=click.Choice([level.value for level in AckLevel]),
+    type=choices(AckLevel),
     help="When a message counts as sent.  [default: the topic's]",
 )
 @click.option(
@@ -277,15 +269,15 @@ RETRY_TIMEOUT_S = 60.0
     type=click.FloatRange(min=0),
     default=5.0,
     show_default=True,
-    help="How long lines of a slow pipe wait for more of them.",
+    help="How long to collect lines of a slow pipe before they are sent.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=RETRY_TIMEOUT_S,
+    default=RETRY_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="How long it tries again while the broker accepts nothing.",
+    help="How long to try again while the broker accepts nothing.",
 )
 @click.option("--producer", metavar="NAME", help="The producer's name.  [default: a new one]")
 @broker_option
@@ -299,30 +291,30 @@ def command(
     linger_ms: float,
     timeout: float,
     producer: str | None,
-    broker: str,
+    broker: BrokerEndpoint,
     as_json: bool,
 ) -> None:
-    """Publish lines of a file or of stdin.
+    """Publish the lines of a file or of stdin.
 
-    Each line of FILE (`-`, the default, is stdin) becomes one message of TOPIC. When a line is not right, everything
-    before it is sent and confirmed, the error names the line, and the exit code is 1. With --key each line must have
-    that field; null is a message without a key.
+    Each line of FILE (`-`, the default, is stdin) becomes one message of TOPIC. When a line is wrong, the lines before
+    it are sent and confirmed, the error names the line, and the exit code is 1. With --key each line must have that
+    field; null means no key.
 
-    While the broker accepts nothing, for example because its disk is full, stderr says why, and the command tries
-    again until --timeout.
+    While the broker accepts nothing, for example because its disk is full, the command prints the reason on stderr and
+    tries again until --timeout.
     """
     if key is not None and line_format != "json":
-        raise click.UsageError("--key needs --format json")
+        raise click.UsageError("--key needs --format json.")
     started = time.monotonic()
     problem: BaseException | None = None
     with (
         _opened(file) as descriptor,
         Client(broker) as client,
-        # The timeout alone decides how long a full buffer is waited for.
+        # Only the timeout decides how long to wait while the buffer is full.
         client.producer(topic, name=producer, ack=ack, retry_timeout=timeout, block_timeout=None) as opened,
     ):
         described = client.describe_topic(topic)
-        sender = Sender(opened, _encoder(line_format, key, described.schema))
+        sender = LineSender(opened, _encoder(line_format, key, described.schema))
         with _watching(client, described, sender, ack), RefusalWatch(opened.trouble):
             try:
                 _send_all(sender, descriptor, linger_ms / 1000)
@@ -338,7 +330,7 @@ def command(
 
 
 def _watching(
-    client: Client, topic: TopicDescription, sender: Sender, ack: str | None
+    client: Client, topic: TopicDescription, sender: LineSender, ack: str | None
 ) -> contextlib.AbstractContextManager[object]:
     if (ack or topic.ack) != AckLevel.TABLE:
         return contextlib.nullcontext()
@@ -359,7 +351,7 @@ def _encoder(line_format: str, key: str | None, columns: object) -> Encode:
 def _opened(file: str) -> Iterator[int]:
     if file == _STDIN:
         if sys.stdin.isatty():
-            click.echo("One message a line; Ctrl-D ends.", err=True)
+            click.echo("One message a line. Ctrl-D ends.", err=True)
         yield sys.stdin.fileno()
         return
     descriptor = os.open(file, os.O_RDONLY)
@@ -369,7 +361,7 @@ def _opened(file: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _send_all(sender: Sender, descriptor: int, linger_s: float) -> None:
+def _send_all(sender: LineSender, descriptor: int, linger_s: float) -> None:
     status = os.fstat(descriptor)
     total = status.st_size if stat.S_ISREG(status.st_mode) else None
     with _Bar(total) as bar:
@@ -379,7 +371,7 @@ def _send_all(sender: Sender, descriptor: int, linger_s: float) -> None:
 
 
 class _Bar:
-    """Progress on stderr, if that is a terminal and the work takes long enough to wonder."""
+    """Shows progress on stderr, if that is a terminal and the work takes long."""
 
     def __init__(self, total: int | None) -> None:
         self._progress = Progress(
@@ -392,7 +384,7 @@ class _Bar:
         )
         self._task = self._progress.add_task("0 messages", total=total)
         self._wanted = self._progress.console.is_terminal and not sys.stdin.isatty()
-        self._show_at = time.monotonic() + _SHOW_PROGRESS_AFTER_S
+        self._show_at = time.monotonic() + _SHOW_PROGRESS_AFTER_SECONDS
 
     def advance(self, nbytes: int, confirmed: int) -> None:
         if self._wanted:
@@ -408,7 +400,7 @@ class _Bar:
             self._progress.stop()
 
 
-def _report(topic: str, confirmed: Confirmed, seconds: float, *, as_json: bool) -> None:
+def _report(topic: str, confirmed: ConfirmedMessages, seconds: float, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {

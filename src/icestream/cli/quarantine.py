@@ -1,4 +1,4 @@
-"""`icestream quarantine`: what the pipeline could not write and has put aside."""
+"""`icestream quarantine`: frames that the pipeline could not write."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,10 +11,20 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, offsets_text, plural, rfc3339, size_text, table
-from icestream.client import Client
-from icestream.config import SettingsError, load_settings
+from icestream.cli.options import broker_option, config_option, data_option, json_option
+from icestream.cli.output import (
+    NOTHING,
+    console,
+    count_text,
+    offsets_text,
+    plural,
+    print_json,
+    rfc3339,
+    size_text,
+    table,
+)
+from icestream.cli.settings import read_settings
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TopicNotFoundError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, Encoding, check_batch, decode_body, decode_schema
@@ -24,13 +34,13 @@ from icestream.storage.verify.tables import FindTable, find_all, open_tables
 from icestream.table import Tables, TopicTable
 from icestream.table.quarantine import About, note_retried, quarantining_topics, read_about, read_frame, read_retried
 
-# --------------------
-# Frames in quarantine as the commands need them: found in the tables of a topic, and opened if they can be.
+_HEX_BYTES = 256
+_HEX_LINE = 16
 
 
 @dataclass(frozen=True)
-class Aside:
-    """One frame in quarantine, of one table."""
+class QuarantinedFrame:
+    """One frame in quarantine, with the table that names it."""
 
     topic: TopicName
     table: TopicTable
@@ -49,11 +59,11 @@ class Aside:
         return read_retried(self.table, self.entry)
 
     def content(self) -> bytes:
-        """The frame as it is kept."""
+        """Return the frame's file."""
         return frame_file(self.frame, self.about.stream_id)
 
     def messages(self) -> pa.RecordBatch:
-        """What was published, from the first offset that is in quarantine; raises unless every value is sound."""
+        """Return the published messages from the first quarantined offset on; raise unless every value is valid."""
         frame = self.frame
         if frame.schema_id == MESSAGES_SCHEMA_ID:
             schema = MESSAGE_SCHEMA
@@ -68,7 +78,7 @@ class Aside:
         return batch.slice(self.entry.first_offset - frame.base_offset)
 
     def refusal(self) -> IcestreamError | None:
-        """Why the messages cannot be had, if they cannot."""
+        """Return why the messages cannot be read, or None."""
         try:
             self.messages()
         except IcestreamError as error:
@@ -81,19 +91,15 @@ class Aside:
 
 @contextlib.contextmanager
 def open_catalog(config_file: Path | None, data: Path | None) -> Iterator[FindTable]:
-    try:
-        settings = load_settings(config_file, {"data_dir": data})
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
-    with open_tables(settings) as tables:
+    with open_tables(read_settings(config_file, {"data_dir": data})) as tables:
         yield tables
 
 
-def find(tables: FindTable, topic: str | None) -> list[Aside]:
-    """All that is in quarantine, of a topic or of all."""
+def find(tables: FindTable, topic: str | None) -> list[QuarantinedFrame]:
+    """Return all frames in quarantine, of one topic or of all."""
     if not isinstance(tables, Tables):
         raise InvalidRequestError(
-            "there is no catalog here", operation="quarantine", remedy="give the broker's own --data or --config"
+            "there is no catalog", operation="quarantine", remedy="give the broker's own --data or --config"
         )
     if topic is not None:
         names = [TopicName.parse(topic)]
@@ -103,12 +109,12 @@ def find(tables: FindTable, topic: str | None) -> list[Aside]:
     for name in names:
         own = find_all(name, tables)
         if topic is not None and not own:
-            raise TopicNotFoundError("the catalog has no table of it", operation="quarantine", place=str(name))
-        found += [Aside(name, table, entry) for table in own for entry in table.quarantined]
+            raise TopicNotFoundError("the catalog has no table of this topic", operation="quarantine", place=str(name))
+        found += [QuarantinedFrame(name, table, entry) for table in own for entry in table.quarantined]
     return found
 
 
-def find_one(tables: FindTable, topic: str, offset: int) -> Aside:
+def find_one(tables: FindTable, topic: str, offset: int) -> QuarantinedFrame:
     for one in find(tables, topic):
         if one.entry.first_offset <= offset < one.entry.end_offset:
             return one
@@ -116,34 +122,34 @@ def find_one(tables: FindTable, topic: str, offset: int) -> Aside:
         f"offset {offset} is not in quarantine",
         operation="quarantine",
         place=topic,
-        remedy="`icestream quarantine list` says what is",
+        remedy="list them with `icestream quarantine list`",
     )
 
 
-def publish_again(aside: Aside, client: Client) -> dict[str, int | None]:
-    """Publish the messages as new ones, once, and note that: where they are now, as far as that is known.
+def publish_again(found: QuarantinedFrame, client: Client) -> dict[str, int | None]:
+    """Publish the messages as new ones, exactly once, record that, and return their offsets.
 
-    They are published by a producer of their own, whose first messages they are. So if that was done before and could
-    not be noted, the broker remembers how many it has, and only those behind them are published. The offsets told are
-    those of the messages that were published now; `before` counts the others.
+    A producer with a name of its own publishes them as its first messages. If an earlier call published some and could
+    not record it, the broker knows how many, and only the rest is published now. The returned offsets are those of the
+    messages published now; `before` counts the earlier ones.
     """
-    if aside.retried is not None:
+    if found.retried is not None:
         raise InvalidRequestError(
-            "it was published again already", operation="retry", place=str(aside.topic), details=aside.retried
+            "it is published again already", operation="retry", place=str(found.topic), details=found.retried
         )
-    batch = aside.messages()
-    name = f"quarantine-{aside.entry.first_offset}-{aside.about.stream_id}"
-    with client.producer(aside.topic, name=name, exclusive=False) as producer:
+    batch = found.messages()
+    name = f"quarantine-{found.entry.first_offset}-{found.about.stream_id}"
+    with client.producer(found.topic, name=name, exclusive=False) as producer:
         before = min(producer.next_sequence, batch.num_rows)
         rest = batch.slice(before)
-        sent = producer.send_batch(_widened(rest, client, aside.topic)).ranges if rest.num_rows else []
-    told = {
+        sent = producer.send_batch(_widened(rest, client, found.topic)).ranges if rest.num_rows else []
+    published = {
         "first_offset": sent[0][0] if sent else None,
         "end_offset": sum(sent[-1]) if sent else None,
         "before": before,
     }
-    note_retried(aside.table, aside.entry, told)
-    return told
+    note_retried(found.table, found.entry, published)
+    return published
 
 
 def _widened(batch: pa.RecordBatch, client: Client, topic: TopicName) -> pa.RecordBatch:
@@ -154,18 +160,15 @@ def _widened(batch: pa.RecordBatch, client: Client, topic: TopicName) -> pa.Reco
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*batch.schema, *missing]))
 
 
-_HEX_BYTES = 256
-_HEX_LINE = 16
-
 _offset_argument = click.argument("offset", type=click.IntRange(min=0))
 
 
 @click.group(name="quarantine", epilog="Example: icestream quarantine list")
 def command() -> None:
-    """Look at what the pipeline could not write and has put aside.
+    """Show and retry frames that the pipeline could not write.
 
-    A frame (a published batch) that fails again and again is kept in a file beside the table, and the messages behind
-    it go on. Catalog and files are read as the settings say (--config or --data), with or without a broker.
+    A frame is a published batch. The pipeline moves a frame that keeps failing to a file next to the table, and
+    continues with the messages after it. The settings (--config or --data) name the catalog; no broker is needed.
     """
 
 
@@ -178,14 +181,14 @@ def list_(topic: str | None, config_file: Path | None, data: Path | None, as_jso
     """List the frames in quarantine, of all topics or of TOPIC."""
     with open_catalog(config_file, data) as tables:
         found = find(tables, topic)
-        told = [aside.to_json() for aside in found]
+        listed = [one.to_json() for one in found]
     if as_json:
-        print_json({"quarantined": told})
+        print_json({"quarantined": listed})
         return
     out = console()
     numbers = ("first", "last", "messages")
     shown = table("topic", *numbers, "since", "published again", "reason", numbers=numbers)
-    for one in told:
+    for one in listed:
         shown.add_row(
             one["topic"],
             str(one["first_offset"]),
@@ -195,9 +198,9 @@ def list_(topic: str | None, config_file: Path | None, data: Path | None, as_jso
             NOTHING if one["retried"] is None else _published(one["retried"]),
             one["reason"],
         )
-    if told:
+    if listed:
         out.print(shown)
-    out.print(f"{plural(len(told), 'frame')} in quarantine")
+    out.print(f"{plural(len(listed), 'frame')} in quarantine")
 
 
 @command.command(epilog="Example: icestream quarantine show default/events 1500")
@@ -207,50 +210,50 @@ def list_(topic: str | None, config_file: Path | None, data: Path | None, as_jso
 @data_option
 @json_option
 def show(topic: str, offset: int, config_file: Path | None, data: Path | None, as_json: bool) -> None:
-    """Show the frame with OFFSET: its header, why it is in quarantine, first bytes, and whether it can be opened."""
+    """Show the frame with OFFSET: header, reason, first bytes, and whether its messages can be read."""
     with open_catalog(config_file, data) as tables:
-        aside = find_one(tables, topic, offset)
-        told = _describe(aside)
+        found = find_one(tables, topic, offset)
+        described = _describe(found)
     if as_json:
-        print_json(told)
+        print_json(described)
         return
-    head = told["header"]
-    click.echo(f"{told['topic']}: {offsets_text(told['first_offset'], told['end_offset'])}")
-    click.echo(f"file       {told['file']}")
-    click.echo(f"since      {rfc3339(told['quarantined_us'])}")
-    click.echo(f"reason     {told['reason']}")
+    head = described["header"]
+    click.echo(f"{described['topic']}: {offsets_text(described['first_offset'], described['end_offset'])}")
+    click.echo(f"file       {described['file']}")
+    click.echo(f"since      {rfc3339(described['quarantined_us'])}")
+    click.echo(f"reason     {described['reason']}")
     click.echo(
         f"header     {plural(head['message_count'], 'message')} from offset {head['base_offset']}, published "
-        f"{rfc3339(head['publish_time_us'])} by {head['producer'] or 'nobody named'}, sequence {head['sequence']}, "
-        f"epoch {head['epoch']}, encoding {head['encoding']}, schema {head['schema_id']}"
+        f"{rfc3339(head['publish_time_us'])} by {head['producer'] or 'an unnamed producer'}, "
+        f"sequence {head['sequence']}, epoch {head['epoch']}, encoding {head['encoding']}, schema {head['schema_id']}"
     )
     click.echo(f"body       {size_text(head['body_bytes'])}")
-    _echo_hex(bytes.fromhex(told["body_start"]))
-    opened = "it can be opened, and published again" if told["error"] is None else told["error"]
+    _echo_hex(bytes.fromhex(described["body_start"]))
+    opened = "its messages can be read, and published again" if described["error"] is None else described["error"]
     click.echo(f"now        {opened}")
-    if told["retried"] is not None:
-        click.echo(f"published again as {_published(told['retried'])}")
+    if described["retried"] is not None:
+        click.echo(f"published again as {_published(described['retried'])}")
 
 
 @command.command(epilog="Example: icestream quarantine export default/events 1500 frame.bin")
 @click.argument("topic")
 @_offset_argument
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--body", is_flag=True, help="Only what the producer sent, without header and padding.")
+@click.option("--body", is_flag=True, help="Write only the bytes that the producer sent, without header and padding.")
 @config_option
 @data_option
 @json_option
 def export(
     topic: str, offset: int, file: Path, body: bool, config_file: Path | None, data: Path | None, as_json: bool
 ) -> None:
-    """Write the frame with OFFSET to FILE, which must not exist."""
+    """Write the frame with OFFSET to FILE. FILE must not exist."""
     with open_catalog(config_file, data) as tables:
-        aside = find_one(tables, topic, offset)
-        content = bytes(aside.frame.body) if body else aside.content()
+        found = find_one(tables, topic, offset)
+        content = bytes(found.frame.body) if body else found.content()
     with file.open("xb") as stream:
         stream.write(content)
     if as_json:
-        print_json({"topic": str(aside.topic), "file": str(file), "bytes": len(content)})
+        print_json({"topic": str(found.topic), "file": str(file), "bytes": len(content)})
     else:
         click.echo(f"{size_text(len(content))} written to {file}")
 
@@ -262,38 +265,40 @@ def export(
 @config_option
 @data_option
 @json_option
-def retry(topic: str, offset: int, broker: str, config_file: Path | None, data: Path | None, as_json: bool) -> None:
-    """Publish the messages of the frame with OFFSET again, as new ones at the topic's end.
+def retry(
+    topic: str, offset: int, broker: BrokerEndpoint, config_file: Path | None, data: Path | None, as_json: bool
+) -> None:
+    """Publish the messages of the frame with OFFSET again, at the end of the topic.
 
-    For a frame that can be opened: the cause was found elsewhere, or a newer version knows better. Its messages get new
-    offsets and times, and are published once, however often this is called. The frame stays in quarantine, marked as
-    published again; if the cause is still there, the new frame comes there too.
+    Use it when the cause of the failure is gone. The messages get new offsets and times, and are published once,
+    however often this command runs. The frame stays in quarantine, marked as published again. If the cause is still
+    there, the new frame goes to quarantine too.
     """
     with open_catalog(config_file, data) as tables, Client(broker) as client:
-        told = publish_again(find_one(tables, topic, offset), client)
+        published = publish_again(find_one(tables, topic, offset), client)
     if as_json:
-        print_json({"topic": topic, **told})
+        print_json({"topic": topic, **published})
     else:
-        click.echo(f"published again as {_published(told)}")
+        click.echo(f"published again as {_published(published)}")
 
 
-def _published(told: dict[str, Any]) -> str:
-    if told["first_offset"] is None:
-        return "messages whose offsets are not known: it was done before"
-    now = offsets_text(told["first_offset"], told["end_offset"])
-    before = told.get("before", 0)
-    return f"{now}, and before that {plural(before, 'message')} whose offsets are not known" if before else now
+def _published(record: dict[str, Any]) -> str:
+    if record["first_offset"] is None:
+        return "messages with unknown offsets: an earlier call published them"
+    now = offsets_text(record["first_offset"], record["end_offset"])
+    before = record.get("before", 0)
+    return f"{now}, and earlier {plural(before, 'message')} with unknown offsets" if before else now
 
 
-def _describe(aside: Aside) -> dict[str, Any]:
-    frame, refusal = aside.frame, aside.refusal()
+def _describe(found: QuarantinedFrame) -> dict[str, Any]:
+    frame, refusal = found.frame, found.refusal()
     header = {name: value for name, value in frame._asdict().items() if name != "body"} | {
         "encoding": _encoding(frame.encoding),
         "body_bytes": frame.nbytes,
     }
     return {
-        **aside.to_json(),
-        "reason": aside.about.reason,
+        **found.to_json(),
+        "reason": found.about.reason,
         "header": header,
         "body_start": bytes(islice(frame.body, _HEX_BYTES)).hex(),
         "error": None if refusal is None else str(refusal),

@@ -5,21 +5,21 @@ from pathlib import Path
 import click
 
 from icestream.app import run
-from icestream.cli.common import config_option, data_option
-from icestream.config import SettingsError, load_settings
+from icestream.cli.options import config_option, data_option
+from icestream.cli.settings import read_settings
 
-_PORT_HELP = "0 takes a free port, a negative number leaves the door shut."
+_PORT_HELP = "0 takes a free port, a negative number closes the door."
 
 
 @click.command(name="serve", epilog="Example: icestream serve --data ./icestream-data --http-port 0")
 @config_option
 @data_option
-@click.option("--host", metavar="ADDRESS", help="Address that all doors bind to (server.host).")
+@click.option("--host", metavar="ADDRESS", help="Address that all doors listen on (server.host).")
 @click.option("--flight-port", type=int, metavar="N", help=f"Arrow Flight (server.flight_port). {_PORT_HELP}")
 @click.option("--http-port", type=int, metavar="N", help=f"HTTP (server.http_port). {_PORT_HELP}")
 @click.option("--otlp-grpc-port", type=int, metavar="N", help="OpenTelemetry over gRPC (server.otlp_grpc_port).")
 @click.option("--otlp-http-port", type=int, metavar="N", help="OpenTelemetry over HTTP (server.otlp_http_port).")
-@click.option("--no-pipeline", is_flag=True, help="Run no Spark pipeline beside the broker (pipeline.enabled).")
+@click.option("--no-pipeline", is_flag=True, help="Run the broker without its Spark pipeline (pipeline.enabled).")
 @click.option("--master", metavar="URL", help="Spark master of the pipeline (pipeline.master).")
 def command(
     config_file: Path | None,
@@ -32,10 +32,10 @@ def command(
     no_pipeline: bool,
     master: str | None,
 ) -> None:
-    """Run the broker, and beside it the Spark pipeline that turns its topics into Iceberg tables.
+    """Run the broker, and the Spark pipeline that writes its topics to Iceberg tables.
 
-    Prints a line for each door and, when all are open, `ready` with their addresses as JSON. SIGTERM or Ctrl-C stops it
-    gracefully: everything acknowledged is safe, and the exit code is 0.
+    Prints one line for each door and, when all are open, `ready` with their addresses as JSON. SIGTERM or Ctrl-C stops
+    it: all acknowledged messages are safe, and the exit code is 0.
     """
     flags = {
         "data_dir": data,
@@ -47,8 +47,4 @@ def command(
         "pipeline.enabled": False if no_pipeline else None,
         "pipeline.master": master,
     }
-    try:
-        settings = load_settings(config_file, flags)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
-    run(settings)
+    run(read_settings(config_file, flags))

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from icestream.cli.common import broker_option, config_option, fresh_option, json_option
+from icestream.cli.options import broker_option, catalog_options, fresh_option, json_option
 from icestream.cli.output import console, plural, printable, table
-from icestream.client import Client
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.json_rows import json_rows
 
@@ -32,37 +32,28 @@ _PLAN = ["explain_key", "explain_value"]
     default=1_000,
     show_default=True,
     metavar="N",
-    help="Of the table that is printed; --json prints all.",
+    help="Print at most N rows. --json prints all.",
 )
 @json_option
 @broker_option
-@click.option(
-    "--catalog",
-    is_flag=False,
-    flag_value="",
-    metavar="[URI]",
-    help="Query the topics' tables with no broker, through the catalog of the settings or at this address.",
-)
-@config_option
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="With --catalog: where it is (data_dir).")
+@catalog_options
 def command(
     query: str,
     fresh: bool,
     max_rows: int,
     as_json: bool,
-    broker: str,
+    broker: BrokerEndpoint,
     catalog: str | None,
     config_file: Path | None,
     data: Path | None,
 ) -> None:
     """Query topics with SQL.
 
-    A topic is a table namespace.name; put names with a dot or a dash between double quotes. The SQL is DuckDB's. With
-    --json each row is an object on a line of its own, and any number of them is printed as they are made. QUERY - is
-    read from stdin.
+    A topic is a table namespace.name. Put names with a dot or a dash in double quotes. The SQL is DuckDB's. With --json
+    each row is one JSON object a line, printed as it comes, without a limit. QUERY - is read from stdin.
     """
     text = sys.stdin.read() if query == "-" else query
-    with _harmless_errors():
+    with _printable_errors():
         if catalog is not None:
             batches = _from_catalog(text, catalog, config_file, data)
             _print(batches, as_json=as_json, max_rows=max_rows)
@@ -72,8 +63,8 @@ def command(
 
 
 @contextmanager
-def _harmless_errors() -> Iterator[None]:
-    """An error may quote a value: `could not convert string '…'`."""
+def _printable_errors() -> Iterator[None]:
+    """Escape control characters: an error may quote a value, as in `could not convert string '…'`."""
     try:
         yield
     except IcestreamError as error:
@@ -83,8 +74,8 @@ def _harmless_errors() -> Iterator[None]:
 
 
 def _from_catalog(query: str, catalog: str, config_file: Path | None, data: Path | None) -> Iterator[pa.RecordBatch]:
-    # Not at the top: those who talk to a broker need not load the storage.
-    from icestream.cli.catalog import catalog_settings  # noqa: PLC0415
+    # Imported here: the light client has no storage and no query engine.
+    from icestream.cli.settings import catalog_settings  # noqa: PLC0415
     from icestream.query import CatalogTopics, QueryEngine  # noqa: PLC0415
     from icestream.storage import ReadOnlyStorage  # noqa: PLC0415
 
@@ -127,7 +118,7 @@ def _is_fraction(kind: pa.DataType) -> bool:
 
 
 def _shown_lines(text: str) -> str:
-    """A plan is a drawing: its lines stay lines."""
+    """Keep the lines of a query plan, which is a drawing."""
     return "\n".join(map(printable, text.split("\n")))
 
 

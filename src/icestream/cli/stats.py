@@ -1,21 +1,81 @@
-"""`icestream stats`: figures, once."""
+"""`icestream stats`: prints statistics once."""
 
 from typing import Any
 
 import click
 from rich.table import Table
 
-from icestream.cli.common import broker_option, json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, duration_text, plural, rfc3339, size_text, table
-from icestream.client import Client
+from icestream.cli.options import broker_option, json_option
+from icestream.cli.output import (
+    NOTHING,
+    console,
+    count_text,
+    duration_text,
+    plural,
+    print_json,
+    rfc3339,
+    size_text,
+    table,
+)
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.enums import StorageFormat
 
-# --------------------
-# Figures of tenants, as tables.
+
+@click.command(name="stats", epilog="Example: icestream stats default/events --json")
+@click.argument("topic", required=False)
+@click.option("--by-tenant", is_flag=True, help="Print sums by tenant. A tenant is a namespace.")
+@click.option("--tenant", metavar="NAME", help="Print the sums of this tenant only.")
+@broker_option
+@json_option
+def command(topic: str | None, by_tenant: bool, tenant: str | None, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Print statistics of topics and broker.
+
+    Prints offsets, sizes, cache use, and the lags of tables, cloud and subscriptions, of all topics or of TOPIC. By
+    tenant: OpenTelemetry data received and refused, rows written to tables, and rows that wait, since the broker
+    started. For rates see `icestream top`.
+    """
+    if by_tenant or tenant is not None:
+        if topic is not None:
+            raise click.UsageError("--by-tenant and --tenant print sums of all topics: leave TOPIC out.")
+        _print_tenants(broker, tenant, as_json=as_json)
+        return
+    with Client(broker) as client:
+        response = client.stats(topic)
+    if as_json:
+        print_json(response)
+        return
+    out = console()
+    out.print(topic_table(response["topics"]))
+    if plain := [
+        topic for topic in response["topics"] if topic.get("format") in (StorageFormat.PARQUET, StorageFormat.BOTH)
+    ]:
+        out.print(files_table(plain))
+    if uploaded := [topic for topic in response["topics"] if is_in_cloud(topic)]:
+        out.print(cloud_table(uploaded))
+    if response["subscriptions"]:
+        out.print(subscription_table(response["subscriptions"]))
+    if topic is None:
+        out.print(broker_line(response["broker"]))
+    for line in (*pipeline_lines(response["pipeline"]), *trouble_lines(response["topics"])):
+        out.print(line, soft_wrap=True)
+
+
+def _print_tenants(broker: BrokerEndpoint, tenant: str | None, *, as_json: bool) -> None:
+    with Client(broker) as client:
+        tenants = client.tenant_stats(tenant)
+    if as_json:
+        print_json({"tenants": tenants})
+        return
+    out = console()
+    if any(one["received"] for one in tenants):
+        out.print(received_table(tenants))
+    out.print(written_table(tenants))
+    for line in failing_lines(tenants):
+        out.print(line, soft_wrap=True)
 
 
 def received_table(tenants: list[dict[str, Any]]) -> Table:
-    """What came in at the doors for OpenTelemetry: a row a tenant and signal."""
+    """Return what the OpenTelemetry doors received: one row for each tenant and signal."""
     numbers = ("requests", "rows", "size", "rejected rows")
     made = table("tenant", "signal", *numbers, "refused requests", numbers=numbers)
     for tenant in tenants:
@@ -33,7 +93,7 @@ def received_table(tenants: list[dict[str, Any]]) -> Table:
 
 
 def written_table(tenants: list[dict[str, Any]]) -> Table:
-    """What reached tables, and what waits: a row a tenant."""
+    """Return what reached the tables, and what waits: one row for each tenant."""
     numbers = ("topics", "into tables", "size", "commits", "failures", "quarantined", "lag")
     made = table("tenant", *numbers, numbers=numbers)
     for tenant in tenants:
@@ -61,59 +121,6 @@ def failing_lines(tenants: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-@click.command(name="stats", epilog="Example: icestream stats default/events --json")
-@click.argument("topic", required=False)
-@click.option("--by-tenant", is_flag=True, help="Summed by tenant, which is a namespace.")
-@click.option("--tenant", metavar="NAME", help="Only this tenant's sums.")
-@broker_option
-@json_option
-def command(topic: str | None, by_tenant: bool, tenant: str | None, broker: str, as_json: bool) -> None:
-    """Print figures of topics and broker.
-
-    Offsets, sizes, cache use, and how far the tables, the cloud and the subscriptions are behind, of all topics or of
-    TOPIC. By tenant: what came in as OpenTelemetry and what was refused of it, what the pipeline brought into tables,
-    and what waits, since the broker started. For rates see `icestream top`.
-    """
-    if by_tenant or tenant is not None:
-        if topic is not None:
-            raise click.UsageError("Figures by tenant are not of one topic: leave TOPIC out.")
-        _print_tenants(broker, tenant, as_json=as_json)
-        return
-    with Client(broker) as client:
-        answer = client.stats(topic)
-    if as_json:
-        print_json(answer)
-        return
-    out = console()
-    out.print(topic_table(answer["topics"]))
-    if plain := [
-        topic for topic in answer["topics"] if topic.get("format") in (StorageFormat.PARQUET, StorageFormat.BOTH)
-    ]:
-        out.print(files_table(plain))
-    if uploaded := [topic for topic in answer["topics"] if is_in_cloud(topic)]:
-        out.print(cloud_table(uploaded))
-    if answer["subscriptions"]:
-        out.print(subscription_table(answer["subscriptions"]))
-    if topic is None:
-        out.print(broker_line(answer["broker"]))
-    for line in (*pipeline_lines(answer["pipeline"]), *trouble_lines(answer["topics"])):
-        out.print(line, soft_wrap=True)
-
-
-def _print_tenants(broker: str, tenant: str | None, *, as_json: bool) -> None:
-    with Client(broker) as client:
-        tenants = client.tenant_stats(tenant)
-    if as_json:
-        print_json({"tenants": tenants})
-        return
-    out = console()
-    if any(one["received"] for one in tenants):
-        out.print(received_table(tenants))
-    out.print(written_table(tenants))
-    for line in failing_lines(tenants):
-        out.print(line, soft_wrap=True)
-
-
 def topic_table(topics: list[dict[str, Any]]) -> Table:
     numbers = ("messages", "size", "first", "next", "in table", "lag", "segments", "cached", "cache hits")
     made = table("topic", "state", *numbers, "last published", numbers=numbers)
@@ -138,7 +145,7 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def files_table(topics: list[dict[str, Any]]) -> Table:
-    """Topics whose messages are written as plain Parquet files, alone or beside their table."""
+    """Return the topics that are written as plain Parquet files, alone or in addition to their table."""
     numbers = ("in files", "lag")
     made = table("topic", "format", *numbers, numbers=numbers)
     for topic in topics:
@@ -153,7 +160,7 @@ def files_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def is_in_cloud(topic: dict[str, Any]) -> bool:
-    """Whether the broker has an object store for it."""
+    """Return whether the broker has an object store for the topic."""
     return topic.get("uploaded_offset") is not None
 
 
@@ -176,7 +183,7 @@ def cloud_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
-    """Which logs cannot be used, which topics not be uploaded, and why; and what was put aside."""
+    """Return the topics with an unusable log, a failing upload or frames in quarantine, and why."""
     unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
     failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
     unshipped = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
@@ -211,16 +218,16 @@ def subscription_table(subscriptions: list[dict[str, Any]]) -> Table:
 
 
 def lag_text(messages: int | None, seconds: float | None) -> str:
-    """How far a table, or a subscription, is behind the log."""
+    """Return how far a table or a subscription is behind the log."""
     if messages is None:
         return NOTHING
     return count_text(messages) if not seconds else f"{count_text(messages)}, {duration_text(seconds)}"
 
 
 def pipeline_lines(pipeline: dict[str, Any]) -> list[str]:
-    """What the pipeline has done since the broker was started, and which topics it cannot write."""
+    """Return what the pipeline has written since the broker started, and the topics it cannot write."""
     failing = [f"{name}: {topic['error']}" for name, topic in pipeline["topics"].items() if topic["error"]]
-    if "passes" not in pipeline:  # the sums, over all namespaces, are not for a token of one
+    if "passes" not in pipeline:  # a token of one namespace does not see the sums of all
         return failing
     if not pipeline["passes"]:
         return ["pipeline: no pass yet"]

@@ -2,21 +2,19 @@
 
 import click
 
-from icestream.cli.common import broker_option, json_option, parse_start, print_json
-from icestream.cli.output import console, count_text, duration_text, plural, rfc3339, table
+from icestream.cli.options import POSITION, broker_option, choices, json_option, parse_start
+from icestream.cli.output import console, count_text, duration_text, plural, print_json, rfc3339, table
 from icestream.cli.stats import lag_text, subscription_table
-from icestream.client import Client, SubscriptionDescription
+from icestream.client import BrokerEndpoint, Client, SubscriptionDescription
 from icestream.model.enums import SubscriptionType
 from icestream.model.offsets import StartPosition
 
-TYPES = click.Choice([kind.value for kind in SubscriptionType])
-
-_POSITION = "earliest|latest|OFFSET|TIMESTAMP|snapshot:ID|tag:NAME"
+TYPES = choices(SubscriptionType)
 
 
 @click.group(name="subscription", epilog="Example: icestream subscription list default/events")
 def command() -> None:
-    """Look at subscriptions, make, move and delete them.
+    """List, create, move and delete subscriptions.
 
     A subscription remembers what its consumers have acknowledged of a topic. `icestream consume TOPIC --subscription
     NAME` consumes from one.
@@ -27,7 +25,7 @@ def command() -> None:
 @click.argument("topic", required=False)
 @broker_option
 @json_option
-def list_(topic: str | None, broker: str, as_json: bool) -> None:
+def list_(topic: str | None, broker: BrokerEndpoint, as_json: bool) -> None:
     """List the subscriptions of TOPIC, or all."""
     with Client(broker) as client:
         found = [subscription.to_dict() for subscription in client.subscriptions(topic)]
@@ -42,8 +40,8 @@ def list_(topic: str | None, broker: str, as_json: bool) -> None:
 @click.argument("name")
 @broker_option
 @json_option
-def describe(topic: str, name: str, broker: str, as_json: bool) -> None:
-    """Say all about the subscription NAME of TOPIC: its progress, its options and its consumers."""
+def describe(topic: str, name: str, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Print everything about the subscription NAME of TOPIC: progress, options, consumers."""
     with Client(broker) as client:
         _show(client.describe_subscription(topic, name), as_json=as_json)
 
@@ -58,31 +56,29 @@ def describe(topic: str, name: str, broker: str, as_json: bool) -> None:
     callback=parse_start,
     default="earliest",
     show_default=True,
-    metavar=_POSITION,
-    help="Where a new one begins; a TIMESTAMP without a zone is UTC.",
+    metavar=POSITION,
+    help="Where a new subscription begins. A TIMESTAMP without a zone is UTC.",
 )
-@click.option("--filter", "condition", metavar="EXPR", help="Deliver only what meets this SQL condition.")
+@click.option("--filter", "condition", metavar="EXPR", help="Deliver only messages that meet this SQL condition.")
 @click.option(
     "--ack-timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Deliver a message again that is not acknowledged for so long.  [default: when its consumer ends]",
+    help="Deliver a message again when it is not acknowledged for so long.  [default: when its consumer ends]",
 )
 @click.option(
     "--nack-delay",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Deliver a message again so long after it was refused.  [default: 1]",
+    help="Deliver a refused message again after so long.  [default: 1]",
 )
 @click.option(
     "--max-redeliveries",
     type=click.IntRange(min=0),
     metavar="N",
-    help="A message that failed more often goes to the dead-letter topic.  [default: never]",
+    help="Move a message to the dead-letter topic after N redeliveries.  [default: never]",
 )
-@click.option(
-    "--dead-letter-topic", metavar="TOPIC", help="Where such messages go.  [default: TOPIC-NAME-dead-letters]"
-)
+@click.option("--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic.  [default: TOPIC-NAME-dead-letters]")
 @broker_option
 @json_option
 def create(
@@ -95,12 +91,12 @@ def create(
     nack_delay: float | None,
     max_redeliveries: int | None,
     dead_letter_topic: str | None,
-    broker: str,
+    broker: BrokerEndpoint,
     as_json: bool,
 ) -> None:
-    """Make the subscription NAME of TOPIC.
+    """Create the subscription NAME of TOPIC.
 
-    One that is there stays where it is, and its options become those that are given, if no consumer is connected.
+    An existing subscription keeps its progress and takes the given options, if no consumer is connected.
     """
     with Client(broker) as client:
         made = client.create_subscription(
@@ -124,12 +120,12 @@ def create(
 @click.argument("topic")
 @click.argument("name")
 @click.option(
-    "--to", "position", callback=parse_start, required=True, metavar=_POSITION, help="The next message to deliver."
+    "--to", "position", callback=parse_start, required=True, metavar=POSITION, help="The next message to deliver."
 )
 @broker_option
 @json_option
-def seek(topic: str, name: str, position: StartPosition, broker: str, as_json: bool) -> None:
-    """Move the subscription NAME of TOPIC, back or forth; consumers stay connected."""
+def seek(topic: str, name: str, position: StartPosition, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Move the subscription NAME of TOPIC backward or forward. Consumers stay connected."""
     _move(topic, name, position, broker, as_json=as_json)
 
 
@@ -137,12 +133,18 @@ def seek(topic: str, name: str, position: StartPosition, broker: str, as_json: b
 @click.argument("topic")
 @click.argument("name")
 @click.option(
-    "--to", "position", callback=parse_start, default="earliest", show_default=True, metavar=_POSITION, help="Where to."
+    "--to",
+    "position",
+    callback=parse_start,
+    default="earliest",
+    show_default=True,
+    metavar=POSITION,
+    help="The next message to deliver.",
 )
 @broker_option
 @json_option
-def reset(topic: str, name: str, position: StartPosition, broker: str, as_json: bool) -> None:
-    """Have the subscription NAME of TOPIC begin anew."""
+def reset(topic: str, name: str, position: StartPosition, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Move the subscription NAME of TOPIC to its beginning, or to --to."""
     _move(topic, name, position, broker, as_json=as_json)
 
 
@@ -152,8 +154,8 @@ def reset(topic: str, name: str, position: StartPosition, broker: str, as_json: 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @broker_option
 @json_option
-def delete(topic: str, name: str, yes: bool, broker: str, as_json: bool) -> None:
-    """Delete the subscription NAME of TOPIC and its progress. Its consumers end; messages stay."""
+def delete(topic: str, name: str, yes: bool, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Delete the subscription NAME of TOPIC and its progress. Its consumers end; the messages stay."""
     with Client(broker) as client:
         found = client.describe_subscription(topic, name)
         if not yes:
@@ -166,13 +168,13 @@ def delete(topic: str, name: str, yes: bool, broker: str, as_json: bool) -> None
         click.echo(f"{found.subscription} of {found.topic} is deleted")
 
 
-def _move(topic: str, name: str, position: StartPosition, broker: str, *, as_json: bool) -> None:
+def _move(topic: str, name: str, position: StartPosition, broker: BrokerEndpoint, *, as_json: bool) -> None:
     with Client(broker) as client:
         offset = client.seek_subscription(topic, name, position)
     if as_json:
         print_json({"topic": topic, "subscription": name, "offset": offset})
     else:
-        click.echo(f"{name} goes on at offset {offset}")
+        click.echo(f"{name} continues at offset {offset}")
 
 
 def _show(found: SubscriptionDescription, *, as_json: bool) -> None:
@@ -196,10 +198,10 @@ def _show(found: SubscriptionDescription, *, as_json: bool) -> None:
         "ack timeout": "none" if timeout is None else duration_text(timeout / 1000),
         "nack delay": duration_text(options.get("nack_delay_ms", 0) / 1000),
         "redeliveries": "without limit" if most is None else f"at most {most}",
-        "dead to": options.get("dead_letter_topic", "the default topic" if most is not None else "nowhere"),
+        "dead letters to": options.get("dead_letter_topic", "the default topic" if most is not None else "nowhere"),
     }
     for name, value in fields.items():
-        click.echo(f"{name:14} {value}")
+        click.echo(f"{name:15} {value}")
     if found.consumers:
         shown = table(
             "consumer", "connected", "unacknowledged", "credit", "active", numbers=("unacknowledged", "credit")

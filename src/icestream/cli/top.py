@@ -1,4 +1,4 @@
-"""`icestream top`: figures, live."""
+"""`icestream top`: shows statistics live."""
 
 import contextlib
 import select
@@ -15,10 +15,10 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from icestream.cli.common import broker_option, json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, rfc3339, size_text, table
+from icestream.cli.options import broker_option, json_option
+from icestream.cli.output import NOTHING, console, count_text, print_json, rfc3339, size_text, table
 from icestream.cli.stats import broker_line, lag_text, pipeline_lines, subscription_table, trouble_lines
-from icestream.client import Client
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.errors import IcestreamError
 
 _SLOW = 10
@@ -42,10 +42,9 @@ class TopicRates:
 
 
 def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list[TopicRates]:
-    """What happened between two answers of the broker, busiest topic first.
+    """Return the rates between two responses of the broker, busiest topic first.
 
-    A topic that is new or was made again has no rate yet; a log that became smaller, because old segments went, has
-    none in bytes.
+    A new topic has no rate yet. A log that shrank, because old segments were deleted, has no rate in bytes.
     """
     earlier = {topic["topic"]: topic for topic in before["topics"]}
     found = []
@@ -71,47 +70,47 @@ def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list
 
 
 @click.command(name="top", epilog="Example: icestream top --interval 0.5")
-@click.option("--once", is_flag=True, help="Print one view, of one interval, and end.")
+@click.option("--once", is_flag=True, help="Print the statistics of one interval, and end.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.05, max=3600),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks at the broker.",
+    help="Time between two requests to the broker.",
 )
 @broker_option
 @json_option
-def command(once: bool, interval: float, broker: str, as_json: bool) -> None:
-    """Watch topics live: rates, sizes, offsets, and the subscriptions that are furthest behind.
+def command(once: bool, interval: float, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Watch topics live: rates, sizes, offsets, and the subscriptions with the largest lag.
 
-    `q` or Ctrl-C leaves. With --json each look is a line.
+    `q` or Ctrl-C ends. With --json each interval is one line.
     """
     with Client(broker) as client, contextlib.suppress(KeyboardInterrupt):
-        looks = _looks(client, interval)
+        samples = _samples(client, interval)
         if as_json or once or not sys.stdout.isatty():
-            for found, answer in looks:
-                if isinstance(answer, IcestreamError):
-                    raise answer
+            for found, response in samples:
+                if isinstance(response, IcestreamError):
+                    raise response
                 if as_json:
                     print_json(
                         {
                             "topics": [asdict(topic) for topic in found],
-                            "subscriptions": furthest_behind(answer["subscriptions"]),
-                            "broker": answer["broker"],
+                            "subscriptions": furthest_behind(response["subscriptions"]),
+                            "broker": response["broker"],
                         }
                     )
                 else:
-                    console().print(_view(found, answer))
+                    console().print(_view(found, response))
                 if once:
                     break
         else:
-            _watch(looks)
+            _watch(samples)
 
 
-def _looks(client: Client, interval: float) -> Iterator[tuple[list[TopicRates], Any]]:
-    """Rates and the broker's answer, or the error there was instead, every `interval` seconds until `q` is pressed."""
-    before, looked = client.stats(), time.monotonic()
+def _samples(client: Client, interval: float) -> Iterator[tuple[list[TopicRates], Any]]:
+    """Yield rates and the broker's response, or its error, every `interval` seconds until `q` is pressed."""
+    before, sampled_at = client.stats(), time.monotonic()
     found: list[TopicRates] = []
     with _keys() as pressed:
         while not pressed(interval):
@@ -120,28 +119,28 @@ def _looks(client: Client, interval: float) -> Iterator[tuple[list[TopicRates], 
             except IcestreamError as error:
                 yield found, error
                 continue
-            found = rates(before, after, now - looked)
-            before, looked = after, now
+            found = rates(before, after, now - sampled_at)
+            before, sampled_at = after, now
             yield found, after
 
 
-def _watch(looks: Iterator[tuple[list[TopicRates], Any]]) -> None:
+def _watch(samples: Iterator[tuple[list[TopicRates], Any]]) -> None:
     with Live(console=console(), screen=True, auto_refresh=False) as live:
-        for found, answer in looks:
-            live.update(_view(found, answer), refresh=True)
+        for found, response in samples:
+            live.update(_view(found, response), refresh=True)
 
 
-def _view(found: list[TopicRates], answer: Any) -> Group:
-    if isinstance(answer, IcestreamError):
-        return Group(_rate_table(found), str(answer))
-    behind = furthest_behind(answer["subscriptions"])
+def _view(found: list[TopicRates], response: Any) -> Group:
+    if isinstance(response, IcestreamError):
+        return Group(_rate_table(found), str(response))
+    behind = furthest_behind(response["subscriptions"])
     tables = [_rate_table(found), *([subscription_table(behind)] if behind else [])]
-    lines = (*pipeline_lines(answer["pipeline"]), *trouble_lines(answer["topics"]))
-    return Group(*tables, broker_line(answer["broker"]), *lines)
+    lines = (*pipeline_lines(response["pipeline"]), *trouble_lines(response["topics"]))
+    return Group(*tables, broker_line(response["broker"]), *lines)
 
 
 def furthest_behind(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A few, so that they fit below the topics."""
+    """Return the subscriptions with the largest lag: a few, to fit below the topics."""
     return sorted(subscriptions, key=lambda found: -found["lag_messages"])[:_MOST_BEHIND]
 
 
@@ -167,7 +166,7 @@ def _rate_table(found: list[TopicRates]) -> Table:
 
 class _Keyboard:
     def __call__(self, seconds: float) -> bool:
-        """Wait so long; whether `q` was pressed."""
+        """Wait; return whether `q` was pressed."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in {"q", "Q", ""}:
@@ -183,7 +182,7 @@ class _NoKeyboard:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[_Keyboard | _NoKeyboard]:
-    """Single keys of a terminal, without echo; the terminal is as before at the end."""
+    """Read single keys of the terminal without echo, and restore the terminal at the end."""
     if not sys.stdin.isatty():
         yield _NoKeyboard()
         return

@@ -1,4 +1,4 @@
-"""`icestream verify`: proves that log, cloud and table hold the same messages."""
+"""`icestream verify`: checks that log, cloud objects and table hold the same messages."""
 
 import contextlib
 import functools
@@ -10,10 +10,11 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
-from icestream.cli.common import broker_option, config_option, data_option, json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, plural, table
-from icestream.client import Client
-from icestream.config import Settings, SettingsError, load_settings
+from icestream.cli.options import broker_option, config_option, data_option, json_option
+from icestream.cli.output import NOTHING, console, count_text, plural, print_json, table
+from icestream.cli.settings import read_settings
+from icestream.client import BrokerEndpoint, Client
+from icestream.config import Settings
 from icestream.model.errors import DirectoryInUseError, IcestreamError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
@@ -28,7 +29,7 @@ from icestream.storage.verify import (
     verify_topic,
 )
 
-_UNSEEN = "the broker keeps objects of it in the cloud, which were not checked: give the broker's own --config"
+_CLOUD_UNCHECKED = "the broker has cloud objects of this topic, which were not checked: give the broker's own --config"
 
 
 @click.command(name="verify", epilog="Example: icestream verify --all")
@@ -41,29 +42,26 @@ _UNSEEN = "the broker keeps objects of it in the cloud, which were not checked: 
 def command(
     topics: tuple[str, ...],
     everything: bool,
-    broker: str,
+    broker: BrokerEndpoint,
     config_file: Path | None,
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove that log, cloud and table hold the same messages.
+    """Check that log, cloud objects and table hold the same messages.
 
-    Reads all and checks, for each topic: every offset once and in order, no gap, equal content wherever two of them
-    hold a message, the ledger, the stream's identity, the layout of the table's files, and every object in the cloud.
-    Nothing is changed.
+    Reads all messages and checks for each topic: every offset once and in order, no gap, equal content in all places
+    that hold a message, the ledger, the stream id, the layout of the table's files, and every cloud object. Changes
+    nothing.
 
-    The log is read through the broker, or, if none answers, from the files of the data directory. Where the log is
-    pruned already the table is checked against the cloud, or alone. Cloud objects are looked for as the settings say
-    (--config), and so is what metadata store and object store know of topics whose log is lost. Exits with 1 if
-    anything is wrong. Frames in quarantine are listed and their files checked; by themselves they are nothing wrong.
+    Reads the log through the broker or, if none responds, from the files in the data directory. Where the log is
+    pruned, the table is checked against the cloud objects, or alone. The settings (--config) name the object store
+    and the metadata store, which also list topics whose log is lost. Exits with 1 if anything is wrong. Frames in
+    quarantine are listed and their files checked; they are no error.
     """
     if bool(topics) == everything:
         raise click.UsageError("Name topics, or give --all.")
     names = [TopicName.parse(topic) for topic in topics]
-    try:
-        settings = load_settings(config_file, {"data_dir": data})
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+    settings = read_settings(config_file, {"data_dir": data})
     configure_logging(settings.log)
     began = time.monotonic()
     reports = []
@@ -83,7 +81,7 @@ def command(
                 )
             )
             if not clouds.configured and logs.is_uploaded(topic):
-                reports[-1].notes.append(_UNSEEN)
+                reports[-1].notes.append(_CLOUD_UNCHECKED)
             if unlisted is not None and unlisted not in reports[-1].findings:
                 reports[-1].add(unlisted)
     seconds = time.monotonic() - began
@@ -97,7 +95,7 @@ def command(
 
 
 def _all_topics(logs: Logs, missing: Callable[[], dict[TopicName, str]]) -> tuple[list[TopicName], Finding | None]:
-    """Those with a log and those that have lost it; where nobody can tell the latter, a finding says so instead."""
+    """Return the topics with a log and those that lost it; a finding instead of the latter if they cannot be listed."""
     with_log = logs.topics()
     try:
         return sorted({*with_log, *missing()}), None
@@ -108,17 +106,17 @@ def _all_topics(logs: Logs, missing: Callable[[], dict[TopicName, str]]) -> tupl
 
 
 @contextlib.contextmanager
-def _logs(broker: str, settings: Settings) -> Iterator[Logs]:
-    """The broker's logs, or those of the data directory, which no broker may open meanwhile."""
+def _logs(broker: BrokerEndpoint, settings: Settings) -> Iterator[Logs]:
+    """Open the broker's logs, or those of the data directory, which stays locked meanwhile."""
     with Client(broker) as client:
         try:
-            client.list_topics(prefix="/")  # no topic is called so: it only has to answer
+            client.list_topics(prefix="/")  # no topic has this name; only the connection matters
         except UnavailableError:
             pass
         else:
             yield BrokerLogs(client)
             return
-    click.echo(f"no broker answers at {broker}: the files in {settings.wal.dir} are read", err=True)
+    click.echo(f"no broker responds at {broker.url}: reading the files in {settings.wal.dir}", err=True)
     directory = Path(str(settings.wal.dir))
     try:
         with exclusive_directory(directory) if (directory / LOCK_FILE).exists() else contextlib.nullcontext():
@@ -133,7 +131,7 @@ def _logs(broker: str, settings: Settings) -> Iterator[Logs]:
 def _progress() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(err=True), transient=True) as bars:
-        task = bars.add_task("looking", total=None)
+        task = bars.add_task("listing topics", total=None)
 
         def begin(text: str) -> Callable[[int, int], None]:
             bars.reset(task, description=text)

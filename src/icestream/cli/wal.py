@@ -1,4 +1,4 @@
-"""`icestream wal`: look into a log's files, and repair them."""
+"""`icestream wal`: inspect and repair the files of a log."""
 
 import contextlib
 from pathlib import Path
@@ -6,8 +6,18 @@ from typing import Any
 
 import click
 
-from icestream.cli.common import json_option, print_json
-from icestream.cli.output import NOTHING, console, count_text, offsets_text, plural, rfc3339, size_text, table
+from icestream.cli.options import json_option
+from icestream.cli.output import (
+    NOTHING,
+    console,
+    count_text,
+    offsets_text,
+    plural,
+    print_json,
+    rfc3339,
+    size_text,
+    table,
+)
 from icestream.model.errors import InvalidRequestError
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.wal import LocalFiles
@@ -23,7 +33,7 @@ _path_argument = click.argument("path", type=click.Path(path_type=Path))
 
 @click.group(name="wal", epilog="Example: icestream wal inspect icestream-data/wal/default/events")
 def command() -> None:
-    """Look into a log's files, and repair them.
+    """Inspect and repair the files of a log.
 
     PATH is a topic's directory: `<data>/wal/<namespace>/<name>`.
     """
@@ -38,13 +48,13 @@ def command() -> None:
     default=_FRAME_LIMIT,
     show_default=True,
     metavar="N",
-    help="List at most N frames, from the first on.",
+    help="List at most the first N frames.",
 )
 @json_option
 def inspect(path: Path, frames: bool, limit: int, as_json: bool) -> None:
-    """Read a whole log, check every byte, change nothing.
+    """Read the whole log and check every byte. Changes nothing.
 
-    Exit code 1 when anything is damaged or missing. A torn tail is no damage: the broker cuts it off when it opens the
+    Exits with 1 when anything is damaged or missing. A torn tail is no damage: the broker cuts it off when it opens the
     log.
     """
     files = LocalFiles()
@@ -63,10 +73,10 @@ def inspect(path: Path, frames: bool, limit: int, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def repair(path: Path, yes: bool, as_json: bool) -> None:
-    """Make a damaged log whole again; the broker must not run.
+    """Repair a damaged log. Stop the broker first.
 
-    What can be derived is made anew. Messages that cannot be brought back are given up: their offsets stay empty, all
-    others keep theirs. The damaged files are kept in PATH/torn.
+    Rebuilds derived files. Messages that cannot be read are lost: their offsets stay empty, all others keep theirs.
+    Copies of the damaged files stay in PATH/torn.
     """
     files = LocalFiles()
     with _exclusive(_directory(path)):
@@ -74,7 +84,7 @@ def repair(path: Path, yes: bool, as_json: bool) -> None:
         if problems and not yes:
             for problem in problems:
                 click.echo(_problem_line(problem), err=True)
-            click.confirm("Repair this log? What cannot be read is given up", abort=True, err=True)
+            click.confirm("Repair this log? Messages that cannot be read are lost", abort=True, err=True)
         report = repair_directory(files, path) if problems else RepairReport(str(path))
     if as_json:
         print_json(report.to_dict())
@@ -93,7 +103,7 @@ def _directory(path: Path) -> Path:
 
 
 def _exclusive(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the broker's lock on all logs, where there is one; a copied directory has none."""
+    """Take the broker's lock on all logs, if the lock file exists; a copied directory has none."""
     parents = path.resolve().parents
     owner = parents[_LEVELS_TO_LOCK - 1] if len(parents) >= _LEVELS_TO_LOCK else path
     return exclusive_directory(owner) if (owner / LOCK_FILE).exists() else contextlib.nullcontext()
@@ -148,7 +158,7 @@ def _show(report: Report, frames: list[dict[str, Any]]) -> None:
     if frames:
         out.print(_frame_table(frames))
     if report.torn_tail_bytes:
-        out.print(f"torn tail: {size_text(report.torn_tail_bytes)} that are not known to be durable")
+        out.print(f"torn tail: {size_text(report.torn_tail_bytes)} that may not be durable")
     if report.torn_copies:
         out.print(f"copies in torn/: {', '.join(report.torn_copies)}")
     for problem in report.problems:

@@ -21,7 +21,7 @@ def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
 def test_everything_matches_and_nothing_is_left(tmp_path: Path) -> None:
     result = demo(tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "Everything matches." in result.stdout
+    assert "All checks passed." in result.stdout
     assert "WRONG" not in result.stdout
     assert not list(tmp_path.iterdir())
 

@@ -58,7 +58,7 @@ def test_make_list_move_and_delete(icestream: Run, publish: Publish, topic: str)
     shown = icestream("subscription", "list").stdout.decode()
     assert topic in shown
     assert "shared" in shown
-    assert icestream("subscription", "seek", topic, "s", "--to", "8").stdout == b"s goes on at offset 8\n"
+    assert icestream("subscription", "seek", topic, "s", "--to", "8").stdout == b"s continues at offset 8\n"
     assert icestream("consume", topic, "--subscription", "s", "--format", "raw").stdout == b"8\n9\n"
     assert answer(icestream("subscription", "reset", topic, "s", "--json"))["offset"] == 0
     assert icestream("consume", topic, "--subscription", "s", "--format", "raw").stdout == LINES

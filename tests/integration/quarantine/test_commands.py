@@ -67,7 +67,7 @@ def test_what_is_not_there_is_told_in_one_sentence(site: Pipelines, run: Any, da
     site.publish("sound", [b"a"])
     drain(site)
     assert "0 frames in quarantine" in run("quarantine", "list", *data).output
-    assert "no catalog here" in run("quarantine", "list", "--data", str(tmp_path / "nowhere"), code=1).output
+    assert "there is no catalog" in run("quarantine", "list", "--data", str(tmp_path / "nowhere"), code=1).output
     assert not (tmp_path / "nowhere").exists()
     assert "is not in quarantine" in run("quarantine", "show", "aside/sound", "0", *data, code=1).output
     assert "no table" in run("quarantine", "list", "aside/other", *data, code=1).output
@@ -102,7 +102,7 @@ def test_a_retry_that_was_published_and_not_noted_is_not_published_twice(
         patch.setattr("icestream.cli.quarantine.note_retried", cut_short)
         run("quarantine", "retry", "aside/cut", "0", *data, code=130)
     told = run("quarantine", "retry", "aside/cut", "0", *data).output
-    assert "not known: it was done before" in told
+    assert "messages with unknown offsets" in told
     assert site.client.describe_topic("aside/cut").durable_end == 2
 
 

@@ -11,7 +11,7 @@ from tests.integration.query.test_tiers import engine_of
 from tests.otlp_requests import START, serialized
 from tests.reading import Stage
 
-from icestream.cli.telemetry.logs import Wanted
+from icestream.cli.telemetry.logs import LogQuery
 from icestream.cli.telemetry.trace import spans_query
 from icestream.model.filters import And, Compare, Field, Instant, Predicate
 from icestream.model.names import TopicName
@@ -68,7 +68,7 @@ def test_a_trace_is_looked_up_by_its_bytes(stages: dict[Signal, Stage], scans: l
 
 def test_log_records_are_looked_up_by_service_time_and_trace(stages: dict[Signal, Stage], scans: list[Scan]) -> None:
     trace_id = bytes(range(16))
-    wanted = Wanted(service="it's", trace_id=trace_id, pattern="x", since_us=5)
+    wanted = LogQuery(service="it's", trace_id=trace_id, pattern="x", since_us=5)
     assert rows(stages[Signal.LOGS], wanted.history(TOPIC, end=10, limit=10)).num_rows == 0
     assert rows(stages[Signal.LOGS], "SELECT 1 FROM events WHERE severity_number >= 13").num_rows == 0
     (predicate, columns), (severity, _) = scans
@@ -83,6 +83,6 @@ def test_log_records_are_looked_up_by_service_time_and_trace(stages: dict[Signal
 
 
 def test_history_has_rows_of_every_tier_below_its_end(stages: dict[Signal, Stage]) -> None:
-    wanted = Wanted(service="shop", pattern="in the", since_us=START // 1000, until_us=START // 1000 + 1)
+    wanted = LogQuery(service="shop", pattern="in the", since_us=START // 1000, until_us=START // 1000 + 1)
     found = rows(stages[Signal.LOGS], wanted.history(TOPIC, end=9, limit=6))
     assert found["_offset"].to_pylist() == [3, 4, 5, 6, 7, 8]

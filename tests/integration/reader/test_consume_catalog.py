@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.reading import TOPIC, Stage, reading_settings
 
 from icestream.cli.consume import command as consume
-from icestream.cli.messages_output import render_json
+from icestream.cli.consume import render_json
 from icestream.model.errors import CatalogUnavailableError, TopicNotFoundError
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from icestream.cli.output import Paint
 from icestream.cli.telemetry.trace import trace_json
-from icestream.cli.telemetry.trace_tree import Place, Span, Trace, build
+from icestream.cli.telemetry.trace_tree import SpanPosition, Trace, TraceSpan, build
 from icestream.cli.telemetry.trace_view import MIN_WIDTH, draw
 
 IDS = st.none() | st.integers(1, 12).map(lambda number: number.to_bytes(8))
@@ -16,11 +16,11 @@ TIMES = st.sampled_from([0, 1, 10**18, 10**18 + 1, 2**64 - 1]) | st.integers(0, 
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> list[Span]:
+def spans(draw: st.DrawFn) -> list[TraceSpan]:
     """The name tells each apart, so that none is a copy of another."""
     count = draw(st.integers(1, 25))
     return [
-        Span(
+        TraceSpan(
             span_id=draw(IDS),
             parent_id=draw(IDS),
             service=draw(st.none() | st.text(max_size=5)),
@@ -38,22 +38,22 @@ def spans(draw: st.DrawFn) -> list[Span]:
 
 
 @given(spans())
-def test_every_span_is_in_the_tree_once(given_spans: list[Span]) -> None:
+def test_every_span_is_in_the_tree_once(given_spans: list[TraceSpan]) -> None:
     trace = build(given_spans)
     found = [node.span for node, _, _ in trace.walk()]
     assert sorted(span.name for span in found) == sorted(span.name for span in given_spans)
     ids = {span.span_id for span in given_spans if span.span_id is not None}
     for node, depth, _ in trace.walk():
         assert all(child.span.parent_id == node.span.span_id for child in node.children)
-        assert (depth == 0) == (node.place is not Place.CHILD)
-        if node.place is Place.ROOT:
+        assert (depth == 0) == (node.position is not SpanPosition.CHILD)
+        if node.position is SpanPosition.ROOT:
             assert node.span.parent_id is None
-        if node.place is Place.ORPHAN:
+        if node.position is SpanPosition.ORPHAN:
             assert node.span.parent_id not in ids
 
 
 @given(spans(), st.integers(MIN_WIDTH, 300), st.booleans())
-def test_every_span_is_drawn_once(given_spans: list[Span], width: int, colours: bool) -> None:
+def test_every_span_is_drawn_once(given_spans: list[TraceSpan], width: int, colours: bool) -> None:
     trace = build(given_spans)
     drawn = list(draw("id", trace, width=2_000, paint=Paint(enabled=False)))
     body = drawn[drawn.index("") + 1 :]
@@ -66,7 +66,7 @@ def test_every_span_is_drawn_once(given_spans: list[Span], width: int, colours: 
 
 
 @given(spans())
-def test_json_has_every_span_once(given_spans: list[Span]) -> None:
+def test_json_has_every_span_once(given_spans: list[TraceSpan]) -> None:
     trace: Trace = build(given_spans)
     names: list[str] = []
 

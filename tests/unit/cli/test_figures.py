@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
-from icestream.cli.demo_scenario import PAYLOAD_BYTES, Check, Figures, Tally, payload, quantile
+from icestream.cli.demo_scenario import PAYLOAD_BYTES, Check, DemoFigures, Tally, payload, quantile
 from icestream.cli.stats import broker_line, subscription_table, topic_table
 from icestream.cli.top import furthest_behind, rates
 
@@ -117,7 +117,7 @@ class TestDemo:
         assert changed.checksum != right.checksum
 
     def test_one_wrong_check_is_a_failure(self) -> None:
-        figures = Figures("t", 1, checks=[Check("count", 1, 1)])
+        figures = DemoFigures("t", 1, checks=[Check("count", 1, 1)])
         assert figures.ok
         figures.checks.append(Check("order", expected=True, found=False))
         assert not figures.ok

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from icestream.cli.output import Paint
 from icestream.cli.telemetry.common import severity_text
-from icestream.cli.telemetry.logs import COLUMNS, Wanted, pattern_problem, render_json, text_renderer
+from icestream.cli.telemetry.logs import COLUMNS, LogQuery, pattern_problem, render_json, text_renderer
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.telemetry import Signal, topic_schema
@@ -31,7 +31,7 @@ def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(made, SCHEMA)
 
 
-def by_query(rows: pa.RecordBatch, wanted: Wanted, *, end: int = 1_000, limit: int = 1_000) -> list[int]:
+def by_query(rows: pa.RecordBatch, wanted: LogQuery, *, end: int = 1_000, limit: int = 1_000) -> list[int]:
     with duckdb.connect() as database:
         database.execute("CREATE SCHEMA acme")
         database.register("rows", pa.table(rows))
@@ -41,7 +41,7 @@ def by_query(rows: pa.RecordBatch, wanted: Wanted, *, end: int = 1_000, limit: i
     return list(found["_offset"].to_pylist())
 
 
-def by_filter(rows: pa.RecordBatch, wanted: Wanted) -> list[int]:
+def by_filter(rows: pa.RecordBatch, wanted: LogQuery) -> list[int]:
     text = wanted.filter()
     found = rows if text is None else Filter.parse(text).apply(rows)
     return list(wanted.matching(found).column("_offset").to_pylist())
@@ -49,14 +49,14 @@ def by_filter(rows: pa.RecordBatch, wanted: Wanted) -> list[int]:
 
 def test_the_newest_below_an_offset_come_oldest_first() -> None:
     rows = batch({"time": 5}, {"time": 9}, {"time": None}, {"time": 7}, {"time": 7}, {"time": 99})
-    assert by_query(rows, Wanted(), end=5) == [2, 0, 3, 4, 1]
-    assert by_query(rows, Wanted(), end=5, limit=3) == [3, 4, 1]
-    assert by_query(rows, Wanted(), limit=0) == []
+    assert by_query(rows, LogQuery(), end=5) == [2, 0, 3, 4, 1]
+    assert by_query(rows, LogQuery(), end=5, limit=3) == [3, 4, 1]
+    assert by_query(rows, LogQuery(), limit=0) == []
 
 
 def test_times_bound_the_history_and_not_what_comes() -> None:
     rows = batch({"time": 5}, {"time": 6}, {"time": 8}, {"time": None})
-    wanted = Wanted(since_us=6, until_us=8)
+    wanted = LogQuery(since_us=6, until_us=8)
     assert by_query(rows, wanted) == [1]
     assert wanted.filter() is None
 
@@ -64,19 +64,19 @@ def test_times_bound_the_history_and_not_what_comes() -> None:
 @pytest.mark.parametrize("service", HOSTILE)
 def test_whatever_a_service_is_called_it_is_compared_and_never_run(service: str) -> None:
     rows = batch({"service_name": "shop"}, {"service_name": service}, {"service_name": None}, {"service_name": "x"})
-    wanted = Wanted(service=service)
+    wanted = LogQuery(service=service)
     assert by_query(rows, wanted) == by_filter(rows, wanted) == [1]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
 def test_any_text_is_one_value_of_a_filter(service: str) -> None:
     rows = batch({"service_name": service}, {"service_name": service + "x"})
-    assert by_filter(rows, Wanted(service=service)) == [0]
+    assert by_filter(rows, LogQuery(service=service)) == [0]
 
 
 def test_a_trace_is_compared_by_its_bytes() -> None:
     rows = batch({"trace_id": TRACE}, {"trace_id": TRACE[:8]}, {"trace_id": None})
-    wanted = Wanted(trace_id=TRACE)
+    wanted = LogQuery(trace_id=TRACE)
     assert by_query(rows, wanted) == by_filter(rows, wanted) == [0]
 
 
@@ -86,7 +86,7 @@ def test_a_severity_means_those_above_too_by_number_or_by_text() -> None:
     contradiction = {"severity_number": 9, "severity_text": "ERROR"}  # the number counts
     rows = batch(*numbers, *texts, contradiction)
     for severity, expected in (("warn", [4, 5, 6, 8, 9, 10]), ("fatal", [6, 10]), ("info", [*range(2, 11), 12])):
-        wanted = Wanted(severity=severity)
+        wanted = LogQuery(severity=severity)
         assert by_query(rows, wanted) == by_filter(rows, wanted) == expected, severity
 
 
@@ -112,7 +112,7 @@ def test_a_severity_means_those_above_too_by_number_or_by_text() -> None:
 def test_history_and_what_comes_are_searched_alike(pattern: str) -> None:
     bodies = ["time out", "TIMEOUT", "a", "ab", "a\nb", "o'brien", "call 911", "x", "axb", "é", "", "100 %", None]
     rows = batch(*({"body": body} for body in bodies))
-    wanted = Wanted(pattern=pattern)
+    wanted = LogQuery(pattern=pattern)
     assert pattern_problem(pattern) is None
     assert by_query(rows, wanted) == by_filter(rows, wanted)
 
@@ -121,7 +121,7 @@ def test_all_conditions_hold_at_once() -> None:
     good = {"service_name": "shop", "severity_number": 17, "trace_id": TRACE, "body": "boom"}
     other = [{**good, name: None} for name in ("service_name", "trace_id", "body")] + [{**good, "severity_number": 1}]
     rows = batch(good, *other)
-    wanted = Wanted("shop", "warn", TRACE, "bo+m", since_us=0, until_us=10**15)
+    wanted = LogQuery("shop", "warn", TRACE, "bo+m", since_us=0, until_us=10**15)
     assert by_query(rows, wanted) == by_filter(rows, wanted) == [0]
 
 

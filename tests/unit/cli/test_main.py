@@ -92,7 +92,7 @@ class TestErrors:
             (TopicNotFoundError("there is no such topic", place="a/b"), "there is no such topic [a/b]"),
             (FileNotFoundError(errno.ENOENT, "No such file or directory", "x.txt"), "x.txt: No such file or directory"),
             (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
-            (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero; ICESTREAM_DEBUG=1 shows where this comes from"),
+            (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero; ICESTREAM_DEBUG=1 shows the traceback"),
         ],
     )
     def test_are_one_sentence_on_stderr_and_exit_1(self, failing: Fails, error: Exception, sentence: str) -> None:
@@ -105,7 +105,7 @@ class TestErrors:
 
     def test_a_closed_pipe_is_quiet(self, failing: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
         left = []
-        monkeypatch.setattr(main, "leave_stdout", lambda: left.append(True))
+        monkeypatch.setattr(main, "discard_stdout", lambda: left.append(True))
         result = failing(BrokenPipeError(errno.EPIPE, "Broken pipe"))
         assert (result.exit_code, result.output, left) == (1, "", [True])
 

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from icestream.cli.common import parse_start
 from icestream.cli.consume import command as consume
+from icestream.cli.options import parse_start
 from icestream.cli.topic import read_schema
 from icestream.model.errors import InvalidRequestError
 from icestream.model.offsets import StartPosition

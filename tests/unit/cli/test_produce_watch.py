@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from icestream.cli.produce import RETRY_TIMEOUT_S, RefusalWatch
+from icestream.cli.produce import RETRY_TIMEOUT_SECONDS, RefusalWatch
 from icestream.client import Client
 from icestream.model.errors import DiskFullError, IcestreamError, UnavailableError
 
@@ -30,7 +30,7 @@ def test_a_reason_is_said_once_and_again_when_it_changes(capsys: pytest.CaptureF
         asked.append(patience_s)
         return answers[len(asked) - 1]
 
-    with RefusalWatch(trouble, patience_s=3.0, look_every_s=0.001):
+    with RefusalWatch(trouble, patience_s=3.0, check_every_s=0.001):
         assert all_seen.wait(PATIENCE_S)
     assert set(asked) == {3.0}
     told = capsys.readouterr()
@@ -42,4 +42,4 @@ def test_a_reason_is_said_once_and_again_when_it_changes(capsys: pytest.CaptureF
 
 
 def test_the_timeout_is_the_clients_own_unless_it_is_given() -> None:
-    assert inspect.signature(Client.producer).parameters["retry_timeout"].default == RETRY_TIMEOUT_S
+    assert inspect.signature(Client.producer).parameters["retry_timeout"].default == RETRY_TIMEOUT_SECONDS

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.cli.messages_output import raw_renderer, render_json
+from icestream.cli.consume import raw_renderer, render_json
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
 

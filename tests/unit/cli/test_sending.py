@@ -3,7 +3,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from icestream.cli.produce import Confirmed, Sender, encode_lines, json_encoder
+from icestream.cli.produce import ConfirmedMessages, LineSender, encode_lines, json_encoder
 from icestream.client import BatchReceipt, Producer
 from icestream.model.errors import InvalidMessageError, LogUnavailableError, TooLargeError
 
@@ -50,18 +50,18 @@ class FakeProducer:
 
 
 def test_what_is_confirmed_is_counted_with_its_first_and_last_offset() -> None:
-    sender = Sender(cast("Producer", FakeProducer()), encode_lines)
-    assert sender.confirmed == Confirmed(0, None, None)
+    sender = LineSender(cast("Producer", FakeProducer()), encode_lines)
+    assert sender.confirmed == ConfirmedMessages(0, None, None)
     sender.send([b"a", b"b"])
     sender.send([b"c"])
     sender.finish()
-    assert sender.confirmed == Confirmed(3, 100, 103)
+    assert sender.confirmed == ConfirmedMessages(3, 100, 103)
 
 
 @pytest.mark.parametrize("bad", range(7))
 def test_everything_before_a_bad_line_is_sent_and_nothing_after_it(bad: int) -> None:
     producer = FakeProducer()
-    sender = Sender(cast("Producer", producer), json_encoder(None))
+    sender = LineSender(cast("Producer", producer), json_encoder(None))
     sender.send([b"0"] * 4)
     lines = [b"%d" % number for number in range(7)]
     lines[bad] = b"oops"
@@ -74,14 +74,14 @@ def test_everything_before_a_bad_line_is_sent_and_nothing_after_it(bad: int) -> 
 
 def test_a_line_that_the_broker_would_not_take_is_named_too() -> None:
     producer = FakeProducer()
-    sender = Sender(cast("Producer", producer), encode_lines)
+    sender = LineSender(cast("Producer", producer), encode_lines)
     with pytest.raises(InvalidMessageError, match=r"^line 2: too large; send less$"):
         sender.send([b"fits", b"x" * 11, b"fits"])
     assert producer.sent == [b"fits"]
 
 
 def test_a_failed_acknowledgement_is_raised_and_not_counted() -> None:
-    sender = Sender(cast("Producer", FakeProducer(fails=True)), encode_lines)
+    sender = LineSender(cast("Producer", FakeProducer(fails=True)), encode_lines)
     with pytest.raises(LogUnavailableError):
         sender.send([b"a"])
     with pytest.raises(LogUnavailableError):

@@ -88,8 +88,8 @@ def test_what_is_no_moment_is_wrong_use(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--follow", "--until", "5m"), "--follow has no end"),
-        (("--since", "5m", "--until", "10m"), "--since is not before --until"),
+        (("--follow", "--until", "5m"), "--follow and --until exclude each other"),
+        (("--since", "5m", "--until", "10m"), "--since must be before --until"),
         (("--grep", "(x"), "missing )"),
         (("--grep", "x{1000}{1000}"), "bad repetition"),
         (("--service", "\udcff"), "not text in UTF-8"),

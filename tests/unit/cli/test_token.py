@@ -1,13 +1,12 @@
-"""`--token`: on every command that talks to a broker, in force while it runs, and never shown."""
-
-import os
+"""`--broker` and `--token`: every command that talks to a broker takes both as one object, and hides the token."""
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from icestream.cli.common import broker_option
 from icestream.cli.main import cli
+from icestream.cli.options import broker_option
+from icestream.client import BrokerEndpoint
 
 SECRET = "a-secret-token"
 
@@ -31,8 +30,8 @@ def test_every_command_that_takes_a_broker_takes_a_token() -> None:
 
 @click.command
 @broker_option
-def shows_its_token(broker: str) -> None:
-    click.echo(f"{broker} {os.environ.get('ICESTREAM_TOKEN')}")
+def shows_its_token(broker: BrokerEndpoint) -> None:
+    click.echo(f"{broker.url} {broker.token}")
 
 
 @pytest.mark.parametrize(
@@ -44,13 +43,10 @@ def shows_its_token(broker: str) -> None:
         (["--token", "given-token"], {"ICESTREAM_TOKEN": "token-of-env"}, "given-token"),
     ],
 )
-def test_it_is_in_force_while_the_command_runs(arguments: list[str], environ: dict[str, str], token: str) -> None:
+def test_the_command_gets_it_with_the_address(arguments: list[str], environ: dict[str, str], token: str) -> None:
     runner = CliRunner(env={"ICESTREAM_TOKEN": None, **environ})
-    with runner.isolation():
-        before = os.environ.get("ICESTREAM_TOKEN")
-        result = click.testing.CliRunner().invoke(shows_its_token, ["--broker", "grpc://b", *arguments])
-        assert result.output == f"grpc://b {token}\n"
-        assert os.environ.get("ICESTREAM_TOKEN") == before
+    result = runner.invoke(shows_its_token, ["--broker", "grpc://b", *arguments])
+    assert result.output == f"grpc://b:8815 {token}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--broker", "grpc://127.0.0.1:1"], ["--broker", "no://address"]])

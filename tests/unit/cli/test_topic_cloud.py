@@ -34,7 +34,7 @@ def test_what_came_from_where_is_said() -> None:
         "the table has offsets 0 to 79, next 80",
     ]
     empty = REPORT | {"cloud_first_offset": None, "committed_offset": None, "objects": 0}
-    assert source_lines(empty) == ["the cloud has no messages of it", "there is no table of it"]
+    assert source_lines(empty) == ["the cloud has no messages of this topic", "there is no table"]
 
 
 def test_a_loss_is_said_with_its_offsets_and_nothing_else() -> None:
@@ -42,7 +42,7 @@ def test_a_loss_is_said_with_its_offsets_and_nothing_else() -> None:
     assert loss_line(REPORT | {"lost_first": 100, "lost_end": 100}) is None
     line = loss_line(REPORT | {"lost_first": 100, "lost_end": 164})
     assert line is not None
-    assert "the offsets 100 to 163, which they may have had, stay empty" in line
+    assert "offsets 100 to 163, which they may have had, stay empty" in line
 
 
 def test_what_cannot_be_read_any_more_is_said_with_its_offsets() -> None:
@@ -63,7 +63,7 @@ def test_how_far_the_cloud_is_in_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "sentence"),
-    [("memory", "a store in memory is the broker's own"), (None, "the settings name no object store")],
+    [("memory", "only the broker can read an object store in memory"), (None, "the settings name no object store")],
 )
 def test_why_there_is_no_store_to_look_into(tmp_path: Path, backend: str | None, sentence: str) -> None:
     environ = {"ICESTREAM_CLOUD__BACKEND": backend}

@@ -4,12 +4,21 @@ from typing import Any
 
 import pytest
 
-from icestream.cli.telemetry.trace_tree import Event, Node, Place, Record, Span, Trace, build, nanoseconds
+from icestream.cli.telemetry.trace_tree import (
+    LogRecord,
+    SpanEvent,
+    SpanNode,
+    SpanPosition,
+    Trace,
+    TraceSpan,
+    build,
+    nanoseconds,
+)
 
 START = 1_700_000_000_000_000_000
 
 
-def span(number: int | None, parent: int | None = None, **fields: Any) -> Span:
+def span(number: int | None, parent: int | None = None, **fields: Any) -> TraceSpan:
     """Span `number`, which begins so many nanoseconds after the first and takes 100."""
     start = START + (number or 0)
     given: dict[str, Any] = {
@@ -25,31 +34,35 @@ def span(number: int | None, parent: int | None = None, **fields: Any) -> Span:
         "attributes": {},
         "events": (),
     }
-    return Span(**{**given, **fields})
+    return TraceSpan(**{**given, **fields})
 
 
-def shape(trace: Trace) -> list[tuple[int, str, Place]]:
-    return [(depth, node.span.name, node.place) for node, depth, _ in trace.walk()]
+def shape(trace: Trace) -> list[tuple[int, str, SpanPosition]]:
+    return [(depth, node.span.name, node.position) for node, depth, _ in trace.walk()]
 
 
-def named(trace: Trace, name: str) -> Node:
+def named(trace: Trace, name: str) -> SpanNode:
     return next(node for node, _, _ in trace.walk() if node.span.name == name)
 
 
 def test_children_stand_below_their_parents_in_the_order_in_which_they_began() -> None:
     trace = build([span(4, 2), span(3, 1), span(2, 1), span(1)])
     assert shape(trace) == [
-        (0, "span 1", Place.ROOT),
-        (1, "span 2", Place.CHILD),
-        (2, "span 4", Place.CHILD),
-        (1, "span 3", Place.CHILD),
+        (0, "span 1", SpanPosition.ROOT),
+        (1, "span 2", SpanPosition.CHILD),
+        (2, "span 4", SpanPosition.CHILD),
+        (1, "span 3", SpanPosition.CHILD),
     ]
     assert [is_last for _, _, is_last in trace.walk()] == [True, False, True, True]
 
 
 def test_a_span_whose_parent_is_missing_is_a_root_that_says_so() -> None:
     trace = build([span(5, 99), span(1), span(6, 5)])
-    assert shape(trace) == [(0, "span 1", Place.ROOT), (0, "span 5", Place.ORPHAN), (1, "span 6", Place.CHILD)]
+    assert shape(trace) == [
+        (0, "span 1", SpanPosition.ROOT),
+        (0, "span 5", SpanPosition.ORPHAN),
+        (1, "span 6", SpanPosition.CHILD),
+    ]
 
 
 def test_several_roots_are_all_there() -> None:
@@ -59,21 +72,23 @@ def test_several_roots_are_all_there() -> None:
 @pytest.mark.parametrize(
     ("spans", "expected"),
     [
-        ([span(1, 1)], [(0, "span 1", Place.CIRCLE)]),
-        ([span(2, 1), span(1, 2)], [(0, "span 1", Place.CIRCLE), (1, "span 2", Place.CHILD)]),
+        ([span(1, 1)], [(0, "span 1", SpanPosition.CIRCLE)]),
+        ([span(2, 1), span(1, 2)], [(0, "span 1", SpanPosition.CIRCLE), (1, "span 2", SpanPosition.CHILD)]),
         (
             [span(1, 3), span(2, 3), span(3, 4), span(4, 2)],
             [
-                (0, "span 2", Place.CIRCLE),
-                (1, "span 4", Place.CHILD),
-                (2, "span 3", Place.CHILD),
-                (3, "span 1", Place.CHILD),
+                (0, "span 2", SpanPosition.CIRCLE),
+                (1, "span 4", SpanPosition.CHILD),
+                (2, "span 3", SpanPosition.CHILD),
+                (3, "span 1", SpanPosition.CHILD),
             ],
         ),
     ],
     ids=["itself", "two", "three and one that hangs on them"],
 )
-def test_a_circle_is_opened_where_it_began(spans: list[Span], expected: list[tuple[int, str, Place]]) -> None:
+def test_a_circle_is_opened_where_it_began(
+    spans: list[TraceSpan], expected: list[tuple[int, str, SpanPosition]]
+) -> None:
     assert shape(build(spans)) == expected
 
 
@@ -86,7 +101,11 @@ def test_a_span_that_was_sent_again_is_one_span() -> None:
 def test_spans_that_share_an_id_and_differ_stay_apart() -> None:
     client, server = span(2, 1, name="client", kind=3), span(2, 1, name="server", kind=2, start_ns=START + 5)
     trace = build([server, client, span(1), span(7, 2)])
-    assert shape(trace)[1:] == [(1, "client", Place.CHILD), (2, "span 7", Place.CHILD), (1, "server", Place.CHILD)]
+    assert shape(trace)[1:] == [
+        (1, "client", SpanPosition.CHILD),
+        (2, "span 7", SpanPosition.CHILD),
+        (1, "server", SpanPosition.CHILD),
+    ]
 
 
 def test_spans_without_an_id_are_nobodys_parent_and_nobodys_copy() -> None:
@@ -126,7 +145,7 @@ def test_a_long_chain_is_a_tree_like_any_other() -> None:
 
 def test_log_records_belong_to_their_span_or_to_the_trace() -> None:
     records = [
-        Record(span_id, time, "INFO", "shop", f"at {time}")
+        LogRecord(span_id, time, "INFO", "shop", f"at {time}")
         for span_id, time in [((2).to_bytes(8), 9), ((2).to_bytes(8), 3), (None, 5), ((77).to_bytes(8), 4)]
     ]
     trace = build([span(1), span(2, 1)], records)
@@ -135,5 +154,5 @@ def test_log_records_belong_to_their_span_or_to_the_trace() -> None:
 
 
 def test_events_do_not_make_a_copy_another_span() -> None:
-    trace = build([span(1, events=(Event(START, "a", {}),)), span(1)])
+    trace = build([span(1, events=(SpanEvent(START, "a", {}),)), span(1)])
     assert trace.span_count == 1

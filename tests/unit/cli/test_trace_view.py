@@ -8,7 +8,7 @@ from tests.unit.cli.test_trace_tree import START, span
 
 from icestream.cli.output import Paint
 from icestream.cli.telemetry.trace import trace_json
-from icestream.cli.telemetry.trace_tree import Event, Record, Trace, build
+from icestream.cli.telemetry.trace_tree import LogRecord, SpanEvent, Trace, build
 from icestream.cli.telemetry.trace_view import draw, ns_text
 
 PLAIN, COLOURED = Paint(enabled=False), Paint(enabled=True)
@@ -30,13 +30,13 @@ def example() -> Trace:
                 end_ns=START + 120 * MS,
                 status_code=2,
                 status_message="no rows",
-                events=(Event(START + 100 * MS, "exception", {"exception.type": "ValueError"}),),
+                events=(SpanEvent(START + 100 * MS, "exception", {"exception.type": "ValueError"}),),
             ),
             span(4, 1, service="mail", name="send", kind=4, start_ns=START + 200 * MS, end_ns=0),
             span(5, 9, service=None, name="late", kind=0, start_ns=START + 239 * MS, end_ns=START + 239 * MS + 1),
             span(5, 9, service=None, name="late", kind=0, start_ns=START + 239 * MS, end_ns=START + 239 * MS + 1),
         ],
-        [Record((2).to_bytes(8), START + 50 * MS, "WARN", "cart", "stock is low")],
+        [LogRecord((2).to_bytes(8), START + 50 * MS, "WARN", "cart", "stock is low")],
     )
 
 
@@ -45,7 +45,7 @@ def test_a_trace_is_a_header_and_a_line_a_span() -> None:
         f"trace {ID}",
         "2023-11-14T22:13:20.000000Z, 240 ms, 5 spans, 1 error",
         "services: shop, cart, db, mail",
-        "1 span whose parent is not here: not sent yet, or to somebody else",
+        "1 span whose parent is missing: not sent yet, or sent to another system",
         "1 copy of spans that were sent again",
         "",
         "shop: GET /checkout (server)                     240 ms     +0 ns  ████████████████████████",
@@ -84,9 +84,9 @@ def test_a_name_cannot_control_the_terminal() -> None:
         name=hostile,
         service=hostile,
         status_message=hostile,
-        events=(Event(START, hostile, {hostile: hostile, "none": None}),),
+        events=(SpanEvent(START, hostile, {hostile: hostile, "none": None}),),
     )
-    trace = build([made], [Record(None, START, hostile, hostile, hostile)])
+    trace = build([made], [LogRecord(None, START, hostile, hostile, hostile)])
     lines = list(draw(ID, trace, width=2_000, paint=PLAIN, events=True))
     assert all(line.isprintable() for line in lines)
     assert any(r"\x1b[2J\x07\r\n\x9b31m\u202e\u2028\x00x" in line for line in lines)
@@ -103,13 +103,13 @@ def test_colours_are_put_around_the_same_text() -> None:
 
 
 def test_a_trace_of_nothing_but_records_is_shown() -> None:
-    lines = list(draw(ID, build([], [Record(None, START, "INFO", "shop", "alone")]), width=80, paint=PLAIN))
+    lines = list(draw(ID, build([], [LogRecord(None, START, "INFO", "shop", "alone")]), width=80, paint=PLAIN))
     assert lines[1] == "at an unknown time, 0 ns, 0 spans, no errors"
     assert lines[-1].startswith("· INFO alone")
 
 
 def test_what_lies_outside_the_time_of_the_spans_has_an_offset_and_no_point() -> None:
-    records = [Record(None, START + since, "INFO", "shop", f"at {since}") for since in (-5 * MS, 5, 10**12, -START)]
+    records = [LogRecord(None, START + since, "INFO", "shop", f"at {since}") for since in (-5 * MS, 5, 10**12, -START)]
     lines = list(draw(ID, build([span(1, start_ns=START)], records), width=80, paint=PLAIN))
     unknown, before, inside, after = (line.split()[-2:] for line in lines[-4:])
     assert unknown == [str(-START), "-"]

@@ -1,4 +1,4 @@
-"""What the commands that look at telemetry are told alike: whose it is, and which trace."""
+"""What `trace` and `logs` share: tenant options, trace ids, severities, SQL literals."""
 
 import contextlib
 import re
@@ -25,10 +25,10 @@ def _name_callback(what: str) -> Callable[[click.Context, click.Parameter, str |
 
 
 tenant_option = click.option(
-    "--tenant", required=True, metavar="T", callback=_name_callback("tenant"), help="Whose telemetry it is."
+    "--tenant", required=True, metavar="T", callback=_name_callback("tenant"), help="The tenant."
 )
 dataset_option = click.option(
-    "--dataset", metavar="D", callback=_name_callback("dataset"), help="Of the tenant.  [default: none]"
+    "--dataset", metavar="D", callback=_name_callback("dataset"), help="The tenant's dataset.  [default: none]"
 )
 
 
@@ -39,35 +39,33 @@ def telemetry_topic(tenant: str, dataset: str | None, signal: str) -> TopicName:
 
 @contextlib.contextmanager
 def naming_tenant(tenant: str) -> Iterator[None]:
-    """Topics of telemetry are made by those who send: nobody is told to create one."""
+    """Replace the remedy of a missing topic: a sender creates telemetry topics, not the user of this command."""
     try:
         yield
     except TopicNotFoundError as error:
-        error.remedy = f"nothing of the kind was sent for {tenant} yet, or the name is another"
+        error.remedy = f"check the tenant's name; for {tenant} no such telemetry has arrived yet"
         raise
 
 
 def parse_trace_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> bytes | None:
-    """32 hexadecimal digits, in either case and with dashes or without, or a `traceparent` header's value."""
+    """Parse 32 hexadecimal digits, with or without dashes, or the value of a `traceparent` header."""
     if value is None:
         return None
     text = value.strip().lower()
     header = _TRACEPARENT.fullmatch(text)
     digits = header[1] if header else text.replace("-", "")
     if not _TRACE_ID.fullmatch(digits):
-        raise click.BadParameter(f"{value!r:.80} is no trace id: that is 32 hexadecimal digits, or a traceparent")
+        raise click.BadParameter(f"{value!r:.80} is no trace id: give 32 hexadecimal digits, or a traceparent")
     found = bytes.fromhex(digits)
     if not any(found):
-        raise click.BadParameter("a trace id of zeros alone means that there is no trace")
+        raise click.BadParameter("a trace id of zeros means no trace")
     return found
 
 
-# --------------------
-# Severities of log records: OTLP's numbers, in ranges of four, and the texts of those who send no number.
-
+# Severities of log records: OTLP's numbers, in ranges of four, and the texts of senders without numbers
 
 RANGES = {"trace": 1, "debug": 5, "info": 9, "warn": 13, "error": 17, "fatal": 21}
-"""Where each range begins."""
+"""The first number of each range."""
 _SIZE = 4
 _TEXTS = {
     "trace": ("trace",),
@@ -77,22 +75,22 @@ _TEXTS = {
     "error": ("err",),
     "fatal": ("fatal", "crit", "alert", "emerg", "panic"),
 }
-"""What the usual texts of each begin with: `WARNING`, `err`, `CRITICAL`."""
+"""How the usual texts of each begin: `WARNING`, `err`, `CRITICAL`."""
 
 
 def severity_text(number: int, text: str) -> str:
-    """What the sender calls it, else OTLP's name of the number: `INFO`, `INFO2`; a dash where nothing is said."""
+    """Return the sender's text, else OTLP's name of the number (`INFO`, `INFO2`), else a dash."""
     if text:
         return text
     for name, first in reversed(RANGES.items()):
         if number >= first:
-            place = number - first
-            return f"{name.upper()}{place + 1 if 0 < place < _SIZE else ''}"
+            step = number - first
+            return f"{name.upper()}{step + 1 if 0 < step < _SIZE else ''}"
     return "-"
 
 
 def at_least(severity: str) -> str:
-    """The condition for this severity and those above, as queries and filters both understand it."""
+    """Return the SQL condition for this severity and those above, for queries and filters alike."""
     names = list(RANGES)
     begins = [text for name in names[names.index(severity) :] for text in _TEXTS[name]]
     like = " OR ".join(f"severity_text ILIKE '{begin}%'" for begin in begins)
@@ -100,7 +98,7 @@ def at_least(severity: str) -> str:
 
 
 def colour_of(severity: str) -> str | None:
-    """Of a record's severity as `severity_text` gives it."""
+    """Return the colour of a severity, as `severity_text` returns it."""
     lowered = severity.lower()
     for name, colour in (("fatal", "red"), ("error", "red"), ("warn", "yellow")):
         if lowered.startswith(_TEXTS[name]):
@@ -108,39 +106,36 @@ def colour_of(severity: str) -> str | None:
     return None
 
 
-# --------------------
-# Values and names inside SQL text: whatever they are, they stay values and names.
-#
-# Texts and bytes are written in a way that both a query and a reader's filter understand, unless said otherwise.
+# Values and names inside SQL text, quoted so that no value can become SQL
 
 
 def text_literal(text: str) -> str:
-    """Backslashes mean nothing inside; only the quote itself is doubled."""
+    """Quote a text. A quote inside is doubled; a backslash is a plain character."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def query_bytes(value: bytes) -> str:
-    """For queries. DuckDB computes it once, and gives the scan the bytes."""
+    """Write bytes for a query. DuckDB evaluates it once, and passes the bytes to the scan."""
     return f"from_hex('{value.hex()}')"
 
 
 def filter_bytes(value: bytes) -> str:
-    """For filters."""
+    """Write bytes for a reader's filter."""
     return f"x'{value.hex()}'"
 
 
 def query_time(time_us: int) -> str:
-    """For queries: microseconds since 1970."""
+    """Write a time, in microseconds since 1970, for a query."""
     return f"make_timestamptz({time_us})"
 
 
 def table_name(topic: TopicName) -> str:
-    """A topic's names have no quotes in them; they may have dashes and dots, or be words of SQL."""
+    """Quote a topic's name: it may have dashes and dots or be a word of SQL, but has no quotes."""
     return f'"{topic.namespace}"."{topic.name}"'
 
 
 def check_text(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """For options: bytes of the command line that are no text cannot be sent to a broker."""
+    """Refuse an option whose bytes are not UTF-8: they cannot be sent to a broker."""
     if value is not None:
         try:
             value.encode()

@@ -1,4 +1,4 @@
-"""`icestream logs`: a tenant's log records, those that are there and those that come."""
+"""`icestream logs`: prints a tenant's log records, stored and new ones."""
 
 import re
 import sys
@@ -10,8 +10,9 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icestream.cli.common import broker_option, leave_stdout, no_color_option
-from icestream.cli.following import Presence, next_batch
+from icestream.cli.follow import OutageNotice, next_batch
+from icestream.cli.main import discard_stdout
+from icestream.cli.options import broker_option, no_color_option
 from icestream.cli.output import ELLIPSIS, NOTHING, Paint, has_colours, json_text, plural, printable, rfc3339
 from icestream.cli.telemetry.common import (
     RANGES,
@@ -30,15 +31,11 @@ from icestream.cli.telemetry.common import (
     tenant_option,
     text_literal,
 )
-from icestream.client import Client
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.clock import now_us
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-
-# --------------------
-# Which log records are asked for: as a query over what is there, and as a filter of what comes.
-
 
 COLUMNS = (
     "_offset",
@@ -57,20 +54,23 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """None stands for no condition. Times bound the history alone: whatever comes is news."""
+class LogQuery:
+    """Selects log records: as a query over the stored ones, and as a filter of new ones.
+
+    None means no condition. The times apply to stored records only.
+    """
 
     service: str | None = None
     severity: str | None = None
     trace_id: bytes | None = None
     pattern: str | None = None
-    """An RE2 expression of which the body must have a match."""
+    """An RE2 expression that the body must match."""
     since_us: int | None = None
     until_us: int | None = None
 
     def history(self, topic: TopicName, *, end: int, limit: int) -> str:
-        """A query for the newest `limit` records below the offset `end`, oldest first."""
-        conditions = [f"_offset < {end}", *self._same_in_both()]
+        """Return the SQL for the newest `limit` records below the offset `end`, oldest first."""
+        conditions = [f"_offset < {end}", *self._common_conditions()]
         if self.since_us is not None:
             conditions.append(f'"time" >= {query_time(self.since_us)}')
         if self.until_us is not None:
@@ -87,19 +87,19 @@ class Wanted:
         return f'SELECT * FROM ({newest}) ORDER BY "time" NULLS FIRST, _offset'  # noqa: S608 - the query above
 
     def filter(self) -> str | None:
-        """What a reader's filter can say of it; `matching` does the rest."""
-        conditions = list(self._same_in_both())
+        """Return the reader's filter, without the pattern: see `matching`."""
+        conditions = list(self._common_conditions())
         if self.trace_id is not None:
             conditions.append(f"trace_id = {filter_bytes(self.trace_id)}")
         return " AND ".join(conditions) or None
 
     def matching(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records that the pattern finds something in."""
+        """Return the records whose body matches the pattern."""
         if self.pattern is None:
             return batch
         return batch.filter(pc.match_substring_regex(batch.column("body"), self.pattern))
 
-    def _same_in_both(self) -> list[str]:
+    def _common_conditions(self) -> list[str]:
         found = []
         if self.service is not None:
             found.append(f"service_name = {text_literal(self.service)}")
@@ -109,7 +109,7 @@ class Wanted:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What is wrong with an expression; the broker's engine and Arrow's are the same, RE2."""
+    """Return what is wrong with an expression. Broker and Arrow both use RE2."""
     try:
         pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
@@ -117,9 +117,7 @@ def pattern_problem(pattern: str) -> str | None:
     return None
 
 
-# --------------------
-# Log records as lines: for people, and as JSON for machines.
-
+# Log records as lines
 
 Render = Callable[[pa.RecordBatch], bytes]
 
@@ -132,14 +130,14 @@ _WRAP = 1 << 64
 
 
 def text_renderer(paint: Paint) -> Render:
-    """Time, severity, service, body and some attributes; --json has all of it."""
+    """Return a renderer of time, severity, service, body and some attributes."""
 
     def line(row: dict[str, Any]) -> str:
         severity = printable(severity_text(row["severity_number"], row["severity_text"])[:_MAX_VALUE])
         time = _time(row["time"]) or NOTHING
         service = NOTHING if row["service_name"] is None else _short(row["service_name"])
-        said = " ".join(part for part in (row["event_name"], row["body"]) if part)
-        body = printable(said[:_MAX_BODY]) + (ELLIPSIS if len(said) > _MAX_BODY else "")
+        text = " ".join(part for part in (row["event_name"], row["body"]) if part)
+        body = printable(text[:_MAX_BODY]) + (ELLIPSIS if len(text) > _MAX_BODY else "")
         parts = [
             paint(time, dim=True),
             paint(f"{severity:<{_SEVERITY_CELLS}}", colour_of(severity)),
@@ -164,14 +162,13 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Times as microseconds, as Python's own know fewer of them."""
-    place = COLUMNS.index("time")
+    """Yield rows with times in microseconds: Python's own times end in the year 9999."""
     rows = batch.select(COLUMNS)
-    yield from rows.set_column(place, "time", rows.column(place).cast(pa.int64())).to_pylist()
+    yield from rows.set_column(COLUMNS.index("time"), "time", rows.column("time").cast(pa.int64())).to_pylist()
 
 
 def _time(time_us: int | None) -> str | None:
-    """Who publishes rows by Flight may give them times beyond the year 9999."""
+    """Format a time. Rows published through Flight may have times after the year 9999."""
     try:
         return None if time_us is None else rfc3339(time_us)
     except OverflowError:
@@ -187,9 +184,7 @@ def _short(text: str) -> str:
     return printable(text[:_MAX_VALUE]) + (ELLIPSIS if len(text) > _MAX_VALUE else "")
 
 
-# --------------------
-# `--since`, `--until`: a moment, as a time or as how long ago it was.
-
+# `--since` and `--until`: a time, or how long ago
 
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": 604_800_000_000}
 _AGO = re.compile(r"(?:[0-9]{1,9}[smhdw])+", re.ASCII)
@@ -197,12 +192,12 @@ _PART = re.compile(r"([0-9]+)([smhdw])", re.ASCII)
 
 
 def parse_moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """For options: microseconds since 1970; None where nothing is given."""
+    """Parse an option to microseconds since 1970; None if it is not given."""
     return None if value is None else moment_us(value, now_us())
 
 
 def moment_us(text: str, now: int) -> int:
-    """`15m`, `1h30m`, `2d`: so long before `now`. Or a time; one without a zone is UTC."""
+    """Parse `15m`, `1h30m`, `2d` (before `now`), or a time; without a zone it is UTC."""
     if _AGO.fullmatch(text):
         return max(0, now - sum(int(count) * _UNITS_US[unit] for count, unit in _PART.findall(text)))
     try:
@@ -210,9 +205,13 @@ def moment_us(text: str, now: int) -> int:
     except InvalidRequestError:
         found = None
     if found is None or found.kind != "timestamp":
-        raise click.BadParameter(f"{text!r:.80} is neither a time such as 2026-01-31T12:00:00Z nor one ago such as 15m")
+        raise click.BadParameter(
+            f"{text!r:.80} is neither a time such as 2026-01-31T12:00:00Z nor a duration such as 15m"
+        )
     return int(found.value)
 
+
+# The command
 
 _DEFAULT_SINCE = "1h"
 _ALL = "all"
@@ -231,17 +230,26 @@ def _check_pattern(ctx: click.Context, param: click.Parameter, value: str | None
 )
 @tenant_option
 @dataset_option
-@click.option("--service", metavar="S", callback=check_text, help="Of this service alone.")
+@click.option("--service", metavar="S", callback=check_text, help="Records of this service only.")
 @click.option(
     "--since",
     metavar=_MOMENT,
-    help="The first time of records that are there; `all` has no bound. A TIME without a zone is UTC.  "
+    help="Stored records from this time on; `all` means no bound. A TIME without a zone is UTC.  "
     f"[default: {_DEFAULT_SINCE}; {_ALL} with --trace]",
 )
-@click.option("--until", "until_us", metavar=_MOMENT, callback=parse_moment, help="The time before which they end.")
-@click.option("--severity", type=click.Choice(list(RANGES), case_sensitive=False), help="This one and those above.")
-@click.option("--grep", metavar="REGEX", callback=_check_pattern, help="In the body; (?i) in front ignores case.")
-@click.option("--trace", "trace_id", metavar="ID", callback=parse_trace_id, help="Of this trace alone.")
+@click.option("--until", "until_us", metavar=_MOMENT, callback=parse_moment, help="Stored records before this time.")
+@click.option(
+    "--severity",
+    type=click.Choice(list(RANGES), case_sensitive=False),
+    help="Records of this severity and those above.",
+)
+@click.option(
+    "--grep",
+    metavar="REGEX",
+    callback=_check_pattern,
+    help="Records whose body matches. (?i) at the start ignores case.",
+)
+@click.option("--trace", "trace_id", metavar="ID", callback=parse_trace_id, help="Records of this trace only.")
 @click.option(
     "--max",
     "limit",
@@ -249,11 +257,11 @@ def _check_pattern(ctx: click.Context, param: click.Parameter, value: str | None
     default=1_000,
     show_default=True,
     metavar="N",
-    help="The newest N of those that are there.",
+    help="At most the newest N stored records.",
 )
-@click.option("--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
 @no_color_option
-@click.option("--json", "as_json", is_flag=True, help="Print an object a line, for machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 @broker_option
 def command(
     tenant: str,
@@ -268,32 +276,32 @@ def command(
     follow: bool,
     no_color: bool,
     as_json: bool,
-    broker: str,
+    broker: BrokerEndpoint,
 ) -> None:
     """Print a tenant's log records, oldest first.
 
-    Times are the records' own, or when they were observed where they have none. With --follow the records that come
-    next are printed as they come, whatever times they have: none is missing and none comes twice.
+    The time of a record is its own, or the time of observation if it has none. With --follow new records are printed
+    as they arrive, whatever their times: none is missing, none is printed twice.
     """
     if follow and until_us is not None:
-        raise click.UsageError("--follow has no end, so --until cannot go with it.")
+        raise click.UsageError("--follow and --until exclude each other.")
     since_us = _since(since, is_trace=trace_id is not None)
     if since_us is not None and until_us is not None and since_us >= until_us:
-        raise click.UsageError("--since is not before --until.")
+        raise click.UsageError("--since must be before --until.")
     topic = telemetry_topic(tenant, dataset, "logs")
-    wanted = Wanted(service, severity, trace_id, grep, since_us, until_us)
+    query = LogQuery(service, severity, trace_id, grep, since_us, until_us)
     render = render_json if as_json else text_renderer(Paint(enabled=has_colours(wanted=not no_color)))
     output = sys.stdout.buffer
     try:
         with Client(broker) as client, naming_tenant(tenant):
             end = client.describe_topic(topic).durable_end
-            count = _write_history(client, wanted.history(topic, end=end, limit=limit), render, output)
+            count = _write_history(client, query.history(topic, end=end, limit=limit), render, output)
             if follow:
-                _follow(client, topic, end, wanted, render, output)
+                _follow(client, topic, end, query, render, output)
             else:
-                _remark(count, limit, since_us, until_us)
+                _print_limits(count, limit, since_us, until_us)
     except BrokenPipeError:
-        leave_stdout()
+        discard_stdout()
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -308,32 +316,32 @@ def _since(text: str | None, *, is_trace: bool) -> int | None:
         raise
 
 
-def _write_history(client: Client, query: str, render: Render, output: IO[bytes]) -> int:
-    """The result is taken at once: a query has little time, and who reads our output may be slow."""
-    rows = client.sql(query)
+def _write_history(client: Client, sql: str, render: Render, output: IO[bytes]) -> int:
+    """Fetch the whole result before writing: queries have a time limit, and the reader of stdout may be slow."""
+    rows = client.sql(sql)
     for batch in rows.to_batches():
         output.write(render(batch))
     output.flush()
     return int(rows.num_rows)
 
 
-def _follow(client: Client, topic: TopicName, start: int, wanted: Wanted, render: Render, output: IO[bytes]) -> None:
-    """From the offset at which the history ends: so nothing is left out between them, and nothing comes twice."""
-    presence = Presence(f"the broker at {client.url}")
-    with client.consume(topic, start, follow=True, where=wanted.filter()) as consumer:
-        while (batch := next_batch(consumer, output, presence, follow=True, timeout=None)) is not None:
-            output.write(render(wanted.matching(batch)))
+def _follow(client: Client, topic: TopicName, start: int, query: LogQuery, render: Render, output: IO[bytes]) -> None:
+    """Follow from the offset at which the stored records end: so none is missing and none comes twice."""
+    notice = OutageNotice(f"the broker at {client.url}")
+    with client.consume(topic, start, follow=True, where=query.filter()) as consumer:
+        while (batch := next_batch(consumer, output, notice, follow=True, timeout=None)) is not None:
+            output.write(render(query.matching(batch)))
             output.flush()
 
 
-def _remark(count: int, limit: int, since_us: int | None, until_us: int | None) -> None:
-    """What one could take for all there is, and is not."""
+def _print_limits(count: int, limit: int, since_us: int | None, until_us: int | None) -> None:
+    """Say on stderr when the output may be incomplete."""
     if count == limit:
-        click.echo(f"the newest {plural(count, 'record')}; --max looks for more", err=True)
+        click.echo(f"the newest {plural(count, 'record')}; --max prints more", err=True)
     elif count == 0:
         bounds = ("" if since_us is None else f" since {rfc3339(since_us)}") + (
             "" if until_us is None else f" before {rfc3339(until_us)}"
         )
         click.echo(
-            f"no such records{bounds}" + (f"; --since {_ALL} looks at all" if since_us is not None else ""), err=True
+            f"no such records{bounds}" + (f"; --since {_ALL} searches all" if since_us is not None else ""), err=True
         )

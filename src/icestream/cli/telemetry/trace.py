@@ -1,4 +1,4 @@
-"""`icestream trace`: a trace as a tree, with the time on the right."""
+"""`icestream trace`: prints a trace as a tree."""
 
 import shutil
 import sys
@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from icestream.cli.common import broker_option, fresh_option, json_option, leave_stdout, no_color_option
+from icestream.cli.main import discard_stdout
+from icestream.cli.options import broker_option, fresh_option, json_option, no_color_option
 from icestream.cli.output import Paint, has_colours, json_text, rfc3339
 from icestream.cli.telemetry.common import (
     dataset_option,
@@ -19,21 +20,19 @@ from icestream.cli.telemetry.common import (
     telemetry_topic,
     tenant_option,
 )
-from icestream.cli.telemetry.trace_tree import Event, Node, Record, Span, Trace, build, nanoseconds
+from icestream.cli.telemetry.trace_tree import LogRecord, SpanEvent, SpanNode, Trace, TraceSpan, build, nanoseconds
 from icestream.cli.telemetry.trace_view import DEFAULT_WIDTH, KINDS, MIN_WIDTH, draw
-from icestream.client import Client
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.errors import IcestreamError, TopicNotFoundError
 from icestream.model.names import TopicName
 
-# --------------------
-# A trace as JSON: one object, in which spans are inside their parents.
-
+# A trace as one JSON object: spans are inside their parents
 
 _STATUS = {0: "unset", 1: "ok", 2: "error"}
 
 
 def trace_json(trace_id: str, trace: Trace, *, logs: bool = False) -> Iterator[str]:
-    """The text in pieces. It is put together here, as a tree may be deeper than `json` can go."""
+    """Yield the text in parts. A tree may be deeper than `json` can encode, so it is assembled here."""
     head: dict[str, Any] = {
         "trace_id": trace_id,
         "start_time": rfc3339(trace.start_ns // 1000) if trace.start_ns else None,
@@ -55,12 +54,12 @@ def trace_json(trace_id: str, trace: Trace, *, logs: bool = False) -> Iterator[s
     yield "]}" * opened + "]}"
 
 
-def _fields(node: Node, trace: Trace, *, logs: bool) -> dict[str, Any]:
+def _fields(node: SpanNode, trace: Trace, *, logs: bool) -> dict[str, Any]:
     span = node.span
     fields: dict[str, Any] = {
         "span_id": _hex(span.span_id),
         "parent_span_id": _hex(span.parent_id),
-        "place": node.place.value,
+        "place": node.position.value,
         "copies": node.copies,
         "service": span.service,
         "name": span.name,
@@ -82,7 +81,7 @@ def _fields(node: Node, trace: Trace, *, logs: bool) -> dict[str, Any]:
     return fields
 
 
-def _record_json(record: Record) -> dict[str, Any]:
+def _record_json(record: LogRecord) -> dict[str, Any]:
     return {
         "span_id": _hex(record.span_id),
         "time_unix_nano": record.time_ns or None,
@@ -96,30 +95,28 @@ def _hex(value: bytes | None) -> str | None:
     return None if value is None else value.hex()
 
 
-# --------------------
-# A trace's spans, and its log records, from a broker: by id, so that only files that can have it are read.
+# Spans and log records from the broker, by trace id: only files that can have it are read
 
-
-_SPAN = (
+_SPAN_COLUMNS = (
     "span_id, parent_span_id, service_name, name, kind, start_time_unix_nano, end_time_unix_nano, status_code, "
     "status_message"
 )
-_RECORD = "span_id, time_unix_nano, observed_time_unix_nano, severity_number, severity_text, service_name, body"
+_RECORD_COLUMNS = "span_id, time_unix_nano, observed_time_unix_nano, severity_number, severity_text, service_name, body"
 
 
 def spans_query(topic: TopicName, trace_id: bytes, *, details: bool, limit: int) -> str:
-    """Attributes and events are read only for `details`: they are most of a span's bytes."""
-    return _query(topic, f"{_SPAN}, attributes, events" if details else _SPAN, trace_id, limit)
+    """Return the SQL. Attributes and events, most of a span's bytes, are read for `details` only."""
+    return _query(topic, f"{_SPAN_COLUMNS}, attributes, events" if details else _SPAN_COLUMNS, trace_id, limit)
 
 
 def read_spans(
     client: Client, topic: TopicName, trace_id: bytes, *, details: bool, fresh: bool, limit: int
-) -> list[Span]:
+) -> list[TraceSpan]:
     return [_span(row) for row in _rows(client, spans_query(topic, trace_id, details=details, limit=limit), fresh)]
 
 
-def read_records(client: Client, topic: TopicName, trace_id: bytes, *, fresh: bool, limit: int) -> list[Record]:
-    return [_record(row) for row in _rows(client, _query(topic, _RECORD, trace_id, limit), fresh)]
+def read_records(client: Client, topic: TopicName, trace_id: bytes, *, fresh: bool, limit: int) -> list[LogRecord]:
+    return [_record(row) for row in _rows(client, _query(topic, _RECORD_COLUMNS, trace_id, limit), fresh)]
 
 
 def _query(topic: TopicName, columns: str, trace_id: bytes, limit: int) -> str:
@@ -132,8 +129,8 @@ def _rows(client: Client, query: str, fresh: bool) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _span(row: dict[str, Any]) -> Span:
-    return Span(
+def _span(row: dict[str, Any]) -> TraceSpan:
+    return TraceSpan(
         span_id=row["span_id"],
         parent_id=row["parent_span_id"],
         service=row["service_name"],
@@ -148,13 +145,15 @@ def _span(row: dict[str, Any]) -> Span:
     )
 
 
-def _event(fields: dict[str, Any]) -> Event:
-    """Rows that were published as Arrow may lack what is inside."""
-    return Event(nanoseconds(fields["time_unix_nano"] or 0), fields["name"] or "", dict(fields.get("attributes") or ()))
+def _event(fields: dict[str, Any]) -> SpanEvent:
+    """Convert an event. In rows published as Arrow its fields may be null."""
+    return SpanEvent(
+        nanoseconds(fields["time_unix_nano"] or 0), fields["name"] or "", dict(fields.get("attributes") or ())
+    )
 
 
-def _record(row: dict[str, Any]) -> Record:
-    return Record(
+def _record(row: dict[str, Any]) -> LogRecord:
+    return LogRecord(
         span_id=row["span_id"],
         time_ns=nanoseconds(row["time_unix_nano"] or row["observed_time_unix_nano"]),
         severity=severity_text(row["severity_number"], row["severity_text"]),
@@ -163,12 +162,15 @@ def _record(row: dict[str, Any]) -> Record:
     )
 
 
+# The command
+
+
 @click.command(name="trace", epilog="Example: icestream trace 5b8aa5a2d2c872e8321cf37308d69df2 --tenant acme --events")
 @click.argument("trace_id", metavar="ID", callback=parse_trace_id)
 @tenant_option
 @dataset_option
-@click.option("--events", is_flag=True, help="Events and status messages below their spans.")
-@click.option("--logs", is_flag=True, help="The trace's log records below their spans.")
+@click.option("--events", is_flag=True, help="Print events and status messages below their spans.")
+@click.option("--logs", is_flag=True, help="Print the trace's log records below their spans.")
 @fresh_option
 @click.option(
     "--max",
@@ -183,7 +185,7 @@ def _record(row: dict[str, Any]) -> Record:
     "--width",
     type=click.IntRange(min=MIN_WIDTH, max=10_000),
     metavar="N",
-    help=f"Columns to draw in.  [default: the terminal's, or {DEFAULT_WIDTH}]",
+    help=f"Width in columns.  [default: the terminal's, or {DEFAULT_WIDTH}]",
 )
 @no_color_option
 @json_option
@@ -199,7 +201,7 @@ def command(
     width: int | None,
     no_color: bool,
     as_json: bool,
-    broker: str,
+    broker: BrokerEndpoint,
 ) -> None:
     """Print a trace as a tree, with a bar for the time of each span.
 
@@ -213,10 +215,10 @@ def command(
         records = _records(client, log_topic, trace_id, fresh=fresh, limit=limit + 1) if logs else []
     if not spans and not records:
         raise IcestreamError(
-            f"there is no span of {trace_id.hex()}",
+            f"there is no span of trace {trace_id.hex()}",
             operation="trace",
             place=str(topic),
-            remedy="check the id and the tenant" + ("" if fresh else ", or look at fresh rows too"),
+            remedy="check the id and the tenant" + ("" if fresh else ", or use --fresh"),
         )
     for found, what in ((spans, "spans"), (records, "log records")):
         if len(found) > limit:
@@ -224,7 +226,7 @@ def command(
     trace = build(spans[:limit], records[:limit])
     try:
         if as_json:
-            sys.stdout.buffer.writelines(piece.encode() for piece in trace_json(trace_id.hex(), trace, logs=logs))
+            sys.stdout.buffer.writelines(part.encode() for part in trace_json(trace_id.hex(), trace, logs=logs))
             sys.stdout.buffer.write(b"\n")
         else:
             columns = width or shutil.get_terminal_size((DEFAULT_WIDTH, 0)).columns
@@ -233,13 +235,13 @@ def command(
             sys.stdout.buffer.writelines(f"{line}\n".encode() for line in lines)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        leave_stdout()
+        discard_stdout()
 
 
-def _records(client: Client, topic: TopicName, trace_id: bytes, *, fresh: bool, limit: int) -> list[Record]:
-    """A tenant need not send logs."""
+def _records(client: Client, topic: TopicName, trace_id: bytes, *, fresh: bool, limit: int) -> list[LogRecord]:
+    """Return the log records; none if the tenant has no logs."""
     try:
         return read_records(client, topic, trace_id, fresh=fresh, limit=limit)
     except TopicNotFoundError:
-        click.echo(f"there are no log records: there is no topic {topic}", err=True)
+        click.echo(f"no log records: there is no topic {topic}", err=True)
         return []

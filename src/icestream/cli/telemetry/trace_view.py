@@ -1,4 +1,4 @@
-"""A trace as people read it: a line a span, and on the right where in the trace's time it lies.
+"""Draws a trace: one line for each span, with a bar for its time on the right.
 
 ::
 
@@ -15,21 +15,21 @@ from rich.cells import cell_len
 
 from icestream.cli.output import NOTHING, Paint, cropped, duration_text, padded, plural, printable, rfc3339
 from icestream.cli.telemetry.common import colour_of
-from icestream.cli.telemetry.trace_tree import Node, Place, Record, Trace
+from icestream.cli.telemetry.trace_tree import LogRecord, SpanNode, SpanPosition, Trace
 
 MIN_WIDTH = 40
 DEFAULT_WIDTH = 120
-"""Where there is no terminal to ask."""
+"""If there is no terminal."""
 KINDS = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
 _PALETTE = ("cyan", "green", "magenta", "blue", "yellow", "bright_cyan", "bright_green", "bright_magenta")
-_FLAGS = {Place.ORPHAN: "[parent missing] ", Place.CIRCLE: "[its own ancestor] "}
+_FLAGS = {SpanPosition.ORPHAN: "[parent missing] ", SpanPosition.CIRCLE: "[its own ancestor] "}
 _MIN_LABEL = 20
 _MIN_BAR = 10
 _MAX_BAR = 60
 _GAP = "  "
 _SHOWN_SERVICES = 10
 _SHOWN_LEVELS = 8
-"""Of a tree; spans that are deeper are drawn as if they were that deep, with their depth in front."""
+"""Levels of the tree that are drawn. Deeper spans are drawn at this depth, with their own depth in front."""
 _LABEL_CHARACTERS = 400
 _US = 1_000
 _MS = 1_000_000
@@ -39,19 +39,19 @@ _THREE_DIGITS = (10, 100)
 
 class _Line(NamedTuple):
     branch: str
-    """Of characters of one cell each."""
+    """The lines to the parent; every character has one cell."""
     label: str
     colour: str | None
     duration: str
     offset: str
     bar: tuple[int, int] | None
-    """From and to, in nanoseconds of the trace."""
+    """Begin and end, in nanoseconds since the trace began."""
     bar_colour: str | None = None
     is_note: bool = False
 
 
 def draw(trace_id: str, trace: Trace, *, width: int, paint: Paint, events: bool = False) -> Iterator[str]:
-    """The lines, those of spans none wider than `width`. With `events` what happened in each span stands below it."""
+    """Yield the lines; a span's line is at most `width` cells wide. With `events` a span's events follow it."""
     yield from _header(trace_id, trace, width, paint)
     yield ""
     lines = list(_lines(trace, events=events))
@@ -95,11 +95,11 @@ def _header(trace_id: str, trace: Trace, width: int, paint: Paint) -> Iterator[s
 
 
 def _peculiarities(trace: Trace) -> Iterator[str]:
-    orphans = sum(root.place is Place.ORPHAN for root in trace.roots)
+    orphans = sum(root.position is SpanPosition.ORPHAN for root in trace.roots)
     if orphans:
-        yield f"{plural(orphans, 'span')} whose parent is not here: not sent yet, or to somebody else"
+        yield f"{plural(orphans, 'span')} whose parent is missing: not sent yet, or sent to another system"
     if trace.skewed_count:
-        yield f"{plural(trace.skewed_count, 'span')} began before the parent: clocks differ"
+        yield f"{plural(trace.skewed_count, 'span')} began before the parent: the clocks differ"
     if trace.copy_count:
         noun = "copy" if trace.copy_count == 1 else "copies"
         yield f"{trace.copy_count:,} {noun} of spans that were sent again"
@@ -129,28 +129,28 @@ def _lines(trace: Trace, *, events: bool) -> Iterator[_Line]:
 
 
 def _branch(rails: list[bool], depth: int) -> str:
-    """What connects a span with its parent."""
+    """Return the line from a span to its parent."""
     return _rails(rails, depth - 1) + ("├─ " if rails[depth] else "└─ ") if depth else ""
 
 
 def _rails(rails: list[bool], depth: int) -> str:
-    """The levels from below the root to `depth`: of many only the last, so that a chain costs no more than a tree."""
+    """Return the vertical lines down to `depth`; only the last levels, so that a long chain stays cheap."""
     first = max(1, depth + 1 - _SHOWN_LEVELS)
     above = f"{first - 1:,}… " if first > 1 else ""
     return above + "".join("│  " if rails[level] else "   " for level in range(first, depth + 1))
 
 
-def _label(node: Node) -> str:
+def _label(node: SpanNode) -> str:
     span = node.span
-    mark = ("✗ " if span.is_error else "") + _FLAGS.get(node.place, "")
+    mark = ("✗ " if span.is_error else "") + _FLAGS.get(node.position, "")
     service = NOTHING if span.service is None else _short(span.service)
     kind = KINDS.get(span.kind, "" if span.kind == 0 else f"kind {span.kind}")
     copies = f" ({node.copies} copies)" if node.copies > 1 else ""
     return f"{mark}{service}: {_short(span.name)}{f' ({kind})' if kind else ''}{copies}"
 
 
-def _notes(node: Node, *, events: bool) -> Iterable[tuple[int, str, str | None]]:
-    """What happened in a span, in the order of time."""
+def _notes(node: SpanNode, *, events: bool) -> Iterable[tuple[int, str, str | None]]:
+    """Return a span's records and events, sorted by time."""
     found: list[tuple[int, str, str | None]] = [
         (record.time_ns, _record(record), colour_of(record.severity)) for record in node.records
     ]
@@ -168,12 +168,12 @@ def _note(time_ns: int, branch: str, text: str, colour: str | None, trace: Trace
     return _Line(branch, text, colour, "", _offset(time_ns, trace), _extent(time_ns, 0, trace), is_note=True)
 
 
-def _record(record: Record) -> str:
+def _record(record: LogRecord) -> str:
     return f"{_short(record.severity)} {_short(record.body)}"
 
 
 def _short(text: str) -> str:
-    """Safe to print, and not longer than any line could show."""
+    """Return the text safe to print, and not longer than a line."""
     return printable(text[:_LABEL_CHARACTERS])
 
 
@@ -185,13 +185,13 @@ def _offset(time_ns: int, trace: Trace) -> str:
 
 
 def _extent(start_ns: int, duration_ns: int, trace: Trace) -> tuple[int, int] | None:
-    """None for what lies outside the trace's time, or at an unknown one."""
+    """Return begin and end in the trace; None if outside of it or unknown."""
     begun = start_ns - trace.start_ns
     return (begun, begun + duration_ns) if start_ns and 0 <= begun <= trace.duration_ns else None
 
 
 def _bar(line: _Line, trace: Trace, cells: int) -> str:
-    """Whole cells that the extent touches most of; what is shorter than one is a thin stroke."""
+    """Draw the bar in whole cells; less than one cell is a thin stroke."""
     if line.bar is None or cells == 0:
         return ""
     total = max(1, trace.duration_ns)

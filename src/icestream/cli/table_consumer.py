@@ -1,38 +1,21 @@
-"""`consume --catalog`: a topic's table read through the catalog, with no broker."""
+"""`consume --catalog`: reads a topic's table through the catalog, without a broker."""
 
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import click
 import pyarrow as pa
 
-from icestream.config import Settings, SettingsError, load_settings
+from icestream.config import Settings
 from icestream.model.errors import IcestreamError
 from icestream.model.offsets import StartPosition
 from icestream.storage import ReadOnlyStorage
 
-_PAUSE_SECONDS = 0.2
-
-
-def catalog_settings(catalog: str, config_file: Path | None, data: Path | None) -> Settings:
-    """The settings, with the catalog at another address if one is given: a REST catalog's or a database's."""
-    flags: dict[str, object] = {"data_dir": data}
-    if catalog:
-        if "://" not in catalog:
-            raise click.UsageError(
-                f"{catalog!r} is not a catalog's address; leave it out, or give one such as sqlite:///catalog.db"
-            )
-        flags |= {"catalog.uri": catalog, "catalog.type": "rest" if catalog.startswith("http") else "sql"}
-    try:
-        return load_settings(config_file, flags)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
+_RETRY_SECONDS = 0.2
 
 
 class TableConsumer:
-    """Ends at what is committed now, or follows: then it waits for the table, and for a catalog that is away."""
+    """Reads up to the newest snapshot. With `follow` it waits for new ones, also while the catalog is unreachable."""
 
     def __init__(
         self,
@@ -54,12 +37,12 @@ class TableConsumer:
         """Why the table cannot be read at the moment."""
 
     def poll(self, timeout: float | None = None) -> pa.RecordBatch | None:
-        """The next batch, or None when none came within `timeout` seconds or there are no more (see `ended`)."""
+        """Return the next batch, or None after `timeout` seconds or at the end (`ended`)."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self.ended:
             batch = self._next()
             if batch is not None and batch.num_rows:
-                return self._counted(batch)
+                return self._limited(batch)
             if batch is not None:
                 continue
             if not self._follow:
@@ -79,11 +62,11 @@ class TableConsumer:
                 if not (self._follow and error.retryable):
                     raise
                 self.interruption = error
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(_RETRY_SECONDS)
         return self._pending.pop() if self._pending else None
 
     def _wait(self, deadline: float | None) -> bool:
-        """Whether there is time left."""
+        """Wait for a new snapshot; return False when the deadline has passed."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return False
@@ -92,10 +75,11 @@ class TableConsumer:
         except IcestreamError as error:
             if not error.retryable:
                 raise
-            time.sleep(_PAUSE_SECONDS if left is None else min(left, _PAUSE_SECONDS))
+            time.sleep(_RETRY_SECONDS if left is None else min(left, _RETRY_SECONDS))
         return True
 
-    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _limited(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Cut the batch at `max_messages`."""
         if self._left is not None:
             batch = batch.slice(0, self._left)
             self._left -= batch.num_rows
@@ -110,12 +94,3 @@ class TableConsumer:
     ) -> None:
         self._reader.close()
         self._storage.close()
-
-
-def need_shared_catalog(settings: Settings) -> None:
-    """Refuse a catalog in memory: a command would find its own, which is empty, and what it wrote would be gone."""
-    if settings.catalog.type == "memory":
-        raise click.ClickException(
-            "catalog.type is 'memory', and a catalog in memory cannot be shared with another process: "
-            "set catalog.type to sql, rest or glue"
-        )
