@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,6 +122,21 @@ ENVELOPE = (
     pa.field("producer", pa.string(), nullable=False),
     pa.field("sequence", pa.int64(), nullable=False),
 )
+
+
+class EnvelopeNames(NamedTuple):
+    """The names of the envelope's columns in one stream: with a leading `_` if the topic has its own schema."""
+
+    offset: str
+    publish_time: str
+    producer: str
+    sequence: str
+
+    @classmethod
+    def of(cls, stream: pa.Schema) -> "EnvelopeNames":
+        """Return the names in a stream schema."""
+        return cls(*stream.names[: len(ENVELOPE)])
+
 
 STREAM_SCHEMA = pa.schema([*ENVELOPE, *MESSAGE_SCHEMA])
 """What a reader of an ordinary topic gets."""
