@@ -16,7 +16,7 @@ from icestream.model.errors import DamagedError, TopicNotFoundError
 from icestream.model.frames import Frame
 from icestream.model.messages import slice_from
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.protocol.read import frames_in, schemas_of
 
 
@@ -31,7 +31,7 @@ class RangeReader:
         self.next_offset = start
         self.lost = 0
         """Messages of the range that a repair of the log gave up; they are in no batch."""
-        self.lost_ranges = NOTHING_LOST
+        self.lost_ranges = NO_OFFSETS
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The range as batches. Raises unless every offset came, or was announced as lost."""
@@ -91,7 +91,7 @@ class RangeReader:
     def _pass_over(self, lost: int) -> None:
         if lost:
             self.lost += lost
-            self.lost_ranges |= LostRanges.of([(self.next_offset, self.next_offset + lost)])
+            self.lost_ranges |= OffsetRanges.of([(self.next_offset, self.next_offset + lost)])
             self.next_offset += lost
 
     def _check_stream(self) -> None:

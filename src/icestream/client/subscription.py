@@ -9,12 +9,11 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.flight as fl
 
 from icestream.client.connection import Backoff, Connection
@@ -28,7 +27,8 @@ from icestream.model.errors import (
     UnavailableError,
     error_from_dict,
 )
-from icestream.model.messages import JOIN_BYTES, Message
+from icestream.model.messages import JOIN_BYTES, Message, offset_ranges
+from icestream.model.offsets import Range, merge_ranges
 
 # --------------------
 # One DoExchange stream of a subscription: batches in; acknowledgements, credit and signs of life out.
@@ -114,10 +114,8 @@ class SubscriptionStream:
 
 
 # --------------------
-# Offsets as ranges `(first, end)`, without a Python object a message where they come as a column.
+# The offsets of a batch that the caller may have filtered.
 
-
-Ranges: TypeAlias = list[tuple[int, int]]
 
 _COLUMNS = ("offset", "_offset")
 
@@ -131,33 +129,6 @@ def offsets_of(data: Any) -> pa.Array:
         )
     column = data.column(name)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def ranges_of(offsets: pa.Array) -> Ranges:
-    """The ranges that the offsets make up, in order; they may come in any order, and twice."""
-    count = len(offsets)
-    if not count:
-        return []
-    steps = pc.pairwise_diff(offsets)
-    if count > 1 and pc.min(steps).as_py() < 0:
-        offsets = offsets.sort()
-        steps = pc.pairwise_diff(offsets)
-    # The first step is null, and so no start of another range.
-    starts = pc.indices_nonzero(pc.fill_null(pc.greater(steps, 1), fill_value=False))
-    firsts = [offsets[0].as_py(), *offsets.take(starts).to_pylist()]
-    lasts = [*offsets.take(pc.subtract(starts, pa.scalar(1, starts.type))).to_pylist(), offsets[-1].as_py()]
-    return [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
-
-
-def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same offsets in as few ranges as possible, in order."""
-    merged: Ranges = []
-    for first, end in sorted(ranges):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((first, end))
-    return merged
 
 
 # --------------------
@@ -182,7 +153,7 @@ class Acks:
     def __init__(self) -> None:
         self._offsets: deque[int] = deque()
         self._ranges: deque[tuple[int, int]] = deque()
-        self._refused: deque[tuple[int | None, Ranges]] = deque()
+        self._refused: deque[tuple[int | None, list[Range]]] = deque()
         self._cumulative = -1
         self._granted = (0, 0)
         self._lock = threading.Lock()
@@ -209,7 +180,7 @@ class Acks:
         elif len(self._offsets) >= MAX_COLLECTED and not self._urgent.is_set():
             self._urgent.set()
 
-    def ack_ranges(self, ranges: Ranges) -> None:
+    def ack_ranges(self, ranges: list[Range]) -> None:
         self._ranges.extend(ranges)
         self._pending.set()
 
@@ -218,7 +189,7 @@ class Acks:
             self._cumulative = max(self._cumulative, offset)
         self._pending.set()
 
-    def nack(self, ranges: Ranges, delay_ms: int | None) -> None:
+    def nack(self, ranges: list[Range], delay_ms: int | None) -> None:
         self._refused.append((delay_ms, ranges))
         self._pending.set()
 
@@ -335,12 +306,12 @@ class Acks:
                 self._cumulative = max(self._cumulative, cumulative)
         return sent
 
-    def _take_acks(self) -> Ranges:
+    def _take_acks(self) -> list[Range]:
         offsets = [self._offsets.popleft() for _ in range(len(self._offsets))]
         ranges = [self._ranges.popleft() for _ in range(len(self._ranges))]
         if offsets:
-            ranges += ranges_of(pa.array(offsets, pa.int64()))
-        return merge(ranges)
+            ranges += offset_ranges(pa.array(offsets, pa.int64()))
+        return merge_ranges(ranges)
 
 
 def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -670,7 +641,7 @@ class Subscription:
         if type(done) is Message:
             self._acks.ack(done.offset)
         elif isinstance(done, pa.RecordBatch | pa.Table):
-            self._acks.ack_ranges(ranges_of(offsets_of(done)))
+            self._acks.ack_ranges(offset_ranges(offsets_of(done)))
         else:
             self._acks.ack(_offset(done))
 
@@ -690,9 +661,9 @@ class Subscription:
             raise self._is_closed("refuse")
         if delay is not None and delay < 0:
             raise InvalidRequestError(f"a delay is 0 or more, not {delay}", operation="refuse")
-        ranges: Ranges
+        ranges: list[Range]
         if isinstance(failed, pa.RecordBatch | pa.Table):
-            ranges = ranges_of(offsets_of(failed))
+            ranges = offset_ranges(offsets_of(failed))
         else:
             ranges = [(_offset(failed), _offset(failed) + 1)]
         self._acks.nack(ranges, None if delay is None else round(delay * 1000))

@@ -29,6 +29,7 @@ from icestream.model.lone_message import (
     encode_checked_single,
     encode_single,
 )
+from icestream.model.offsets import Range
 
 # --------------------
 # Times that a table cannot hold.
@@ -108,13 +109,24 @@ def _check(values: pa.Array, column: str) -> None:
             )
 
 
+# The columns
+
+KEY, ATTRIBUTES, PAYLOAD = "key", "attributes", "payload"
+"""The names of a message's columns in topics without a schema of their own."""
+
 MESSAGE_SCHEMA = pa.schema(
     [
-        pa.field("key", pa.binary()),
-        pa.field("attributes", pa.map_(pa.string(), pa.string())),
-        pa.field("payload", pa.binary(), nullable=False),
+        pa.field(KEY, pa.binary()),
+        pa.field(ATTRIBUTES, pa.map_(pa.string(), pa.string())),
+        pa.field(PAYLOAD, pa.binary(), nullable=False),
     ]
 )
+
+OFFSET, PUBLISH_TIME, PRODUCER, SEQUENCE = range(4)
+"""The indexes of the envelope's columns, in `ENVELOPE` and in every batch that a reader gets: `batch.column(OFFSET)`.
+
+They are indexes because the names differ between topics, see `stream_schema`.
+"""
 
 ENVELOPE = (
     pa.field("offset", pa.int64(), nullable=False),
@@ -122,6 +134,9 @@ ENVELOPE = (
     pa.field("producer", pa.string(), nullable=False),
     pa.field("sequence", pa.int64(), nullable=False),
 )
+
+ENVELOPE_COLUMNS = len(ENVELOPE)
+"""How many columns stand before those that were published."""
 
 
 class EnvelopeNames(NamedTuple):
@@ -135,7 +150,7 @@ class EnvelopeNames(NamedTuple):
     @classmethod
     def of(cls, stream: pa.Schema) -> "EnvelopeNames":
         """Return the names in a stream schema."""
-        return cls(*stream.names[: len(ENVELOPE)])
+        return cls(*stream.names[:ENVELOPE_COLUMNS])
 
 
 STREAM_SCHEMA = pa.schema([*ENVELOPE, *MESSAGE_SCHEMA])
@@ -375,8 +390,8 @@ def _join(frames: list[Frame], schemas: Mapping[int, pa.Schema]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(
         [
             offsets,
-            _spread(pa.array([frame.publish_time_us for frame in frames], ENVELOPE[1].type), counts),
-            _spread(pa.array([frame.producer for frame in frames], pa.string()), counts),
+            _spread(pa.array([frame.publish_time_us for frame in frames], ENVELOPE[PUBLISH_TIME].type), counts),
+            _spread(pa.array([frame.producer for frame in frames], ENVELOPE[PRODUCER].type), counts),
             pc.add(offsets, _spread(lead, counts)),
             *body.columns,
         ],
@@ -405,9 +420,39 @@ def _spread(values: pa.Array, counts: list[int]) -> pa.Array:
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
 
 
+# Offsets of a reader's batch, which is in offset order
+
+
+def first_offset(batch: pa.RecordBatch) -> int:
+    """Return the offset of the first message. The batch must have one."""
+    offset: int = batch.column(OFFSET)[0].as_py()
+    return offset
+
+
+def end_offset(batch: pa.RecordBatch) -> int:
+    """Return the offset after that of the last message. The batch must have one."""
+    offset: int = batch.column(OFFSET)[-1].as_py()
+    return offset + 1
+
+
+def offset_ranges(offsets: pa.Array) -> list[Range]:
+    """Return the ranges that the offsets make up, in order. The offsets may come in any order, and twice."""
+    if not len(offsets):
+        return []
+    steps = pc.pairwise_diff(offsets)
+    if len(offsets) > 1 and pc.min(steps).as_py() < 0:
+        offsets = offsets.sort()
+        steps = pc.pairwise_diff(offsets)
+    # The first step is null, and so no start of another range.
+    starts = pc.indices_nonzero(pc.fill_null(pc.greater(steps, 1), fill_value=False))
+    firsts = [offsets[0].as_py(), *offsets.take(starts).to_pylist()]
+    lasts = [*offsets.take(pc.subtract(starts, pa.scalar(1, starts.type))).to_pylist(), offsets[-1].as_py()]
+    return [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
+
+
 def slice_from(batch: pa.RecordBatch, start: int, end: int | None = None) -> pa.RecordBatch:
-    """The rows of a reader's batch, which is in offset order, with `start <= offset < end`."""
-    offsets, count = batch.column(0), batch.num_rows
+    """Return the rows with `start <= offset < end`."""
+    offsets, count = batch.column(OFFSET), batch.num_rows
     if not count:
         return batch
     first, last = offsets[0].as_py(), offsets[-1].as_py()

@@ -1,4 +1,7 @@
-"""Where a reader starts. Whatever is asked for becomes an offset once; only offsets are kept and go on from."""
+"""Offsets: where a reader starts, and sets of offsets.
+
+A start position is resolved to an offset once, when the reader opens. From then on only the offset counts.
+"""
 
 import json
 import re
@@ -125,39 +128,43 @@ class StartPosition(NamedTuple):
         return self.kind
 
 
-# --------------------
-# Which offsets of a stream stand for messages that a repair of its log gave up, or that a pipeline put aside.
-#
-# Where it matters which of the two, `icestream.model.quarantine` tells what was put aside and where it is.
-#
-# Ranges of offsets, from the first to before the end, in order and apart from each other. Their number is bounded:
-# beyond
-# it the two that lie closest are taken for one, which then claims the messages between them as well.
-
+# Sets of offsets
 
 Range: TypeAlias = tuple[int, int]
+"""The offsets from the first to before the second."""
 
 MAX_RANGES = 1000
 
 
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Return the same offsets in as few ranges as possible, in order. Empty ranges are left out."""
+    merged: list[Range] = []
+    for first, end in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            if end > merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
+        elif first < end:
+            merged.append((first, end))
+    return merged
+
+
 @dataclass(frozen=True)
-class LostRanges:
+class OffsetRanges:
+    """An immutable set of offsets: those that a log repair gave up, or that a pipeline put into quarantine.
+
+    The ranges are ordered and disjoint. Their number is bounded by `MAX_RANGES`: beyond it the closest ones become one,
+    which then includes the offsets between them.
+    """
+
     ranges: tuple[Range, ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> Self:
-        """The same offsets as few ranges."""
-        merged: list[Range] = []
-        for first, end in sorted(ranges):
-            if merged and first <= merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            elif first < end:
-                merged.append((first, end))
-        return cls(tuple(_bounded(merged)))
+        return cls(tuple(_bounded(merge_ranges(ranges))))
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """What `to_text` made, or none of none; raises ValueError for anything else."""
+        """Read what `to_text` wrote; None is the empty set. Raises ValueError for anything else."""
         if text is None:
             return cls()
         try:
@@ -169,40 +176,41 @@ class LostRanges:
         return json.dumps(self.ranges, separators=(",", ":"))
 
     @property
-    def messages(self) -> int:
+    def count(self) -> int:
+        """How many offsets there are."""
         return sum(end - first for first, end in self.ranges)
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
 
-    def __or__(self, other: "LostRanges") -> "LostRanges":
-        return LostRanges.of((*self.ranges, *other.ranges)) if other else self
+    def __or__(self, other: "OffsetRanges") -> "OffsetRanges":
+        return OffsetRanges.of((*self.ranges, *other.ranges)) if other else self
 
-    def others(self, first: int, end: int) -> Iterator[Range]:
-        """The parts of a range of offsets that are not lost."""
-        place = max(0, bisect_right(self.ranges, (first, first)) - 1)
-        for lost_first, lost_end in self.ranges[place:]:
-            if lost_first >= end:
+    def gaps(self, first: int, end: int) -> Iterator[Range]:
+        """Yield the parts of a range that are not in the set."""
+        index = max(0, bisect_right(self.ranges, (first, first)) - 1)
+        for held_first, held_end in self.ranges[index:]:
+            if held_first >= end:
                 break
-            if first < lost_first:
-                yield first, lost_first
-            first = max(first, lost_end)
+            if first < held_first:
+                yield first, held_first
+            first = max(first, held_end)
         if first < end:
             yield first, end
 
 
-NOTHING_LOST = LostRanges()
+NO_OFFSETS = OffsetRanges()
 
 
 def _bounded(ranges: list[Range]) -> list[Range]:
     excess = len(ranges) - MAX_RANGES
     if excess <= 0:
         return ranges
-    distances = [(ranges[place][0] - ranges[place - 1][1], place) for place in range(1, len(ranges))]
-    joined = {place for _, place in sorted(distances)[:excess]}
+    distances = [(ranges[index][0] - ranges[index - 1][1], index) for index in range(1, len(ranges))]
+    joined = {index for _, index in sorted(distances)[:excess]}
     kept: list[Range] = []
-    for place, (first, end) in enumerate(ranges):
-        if place in joined:
+    for index, (first, end) in enumerate(ranges):
+        if index in joined:
             kept[-1] = (kept[-1][0], end)
         else:
             kept.append((first, end))

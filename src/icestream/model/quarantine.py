@@ -15,7 +15,7 @@ import xxhash
 from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Complete, Incomplete, decode, encode, prepare, segment_seed
 from icestream.model.frames import Frame
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 
 MAX_QUARANTINED = 1000
 """Of one table: the list of them is part of its properties."""
@@ -73,8 +73,8 @@ def parse_quarantine(text: str | None) -> tuple[Quarantined, ...]:
     return tuple(sorted(map(Quarantined.from_json, found), key=lambda entry: entry.first_offset))
 
 
-def quarantined_ranges(entries: Iterable[Quarantined]) -> LostRanges:
-    return LostRanges.of((entry.first_offset, entry.end_offset) for entry in entries)
+def quarantined_ranges(entries: Iterable[Quarantined]) -> OffsetRanges:
+    return OffsetRanges.of((entry.first_offset, entry.end_offset) for entry in entries)
 
 
 def frame_file(frame: Frame, stream_id: str) -> bytes:

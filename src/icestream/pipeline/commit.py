@@ -26,7 +26,7 @@ from icestream.model.errors import (
     IncompatibleTableError,
     LedgerMismatchError,
 )
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined
 from icestream.table import TopicTable, WrittenFile
 from icestream.table.parquet_copy.leftovers import names_files, remove_written
@@ -45,7 +45,7 @@ class Pending:
     start: int
     end: int
     epoch: int
-    lost: LostRanges = NOTHING_LOST
+    lost: OffsetRanges = NO_OFFSETS
     """Messages among them that are in no file, because a repair of the log gave them up."""
     quarantined: tuple[Quarantined, ...] = ()
     """Those that are in none because they were put aside."""

@@ -22,7 +22,7 @@ from icestream.model.errors import DamagedError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, conform, decode_schema, slice_from, stream_batches, stream_schema
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 
 # --------------------
 # Reading a range of a topic's offsets out of undecoded frames, each once and in order, as the broker would send it.
@@ -38,7 +38,7 @@ class FrameRange:
         self.next_offset = start
         self.lost = 0
         """Messages of the range that are lost for good; they are in no batch."""
-        self.lost_ranges = NOTHING_LOST
+        self.lost_ranges = NO_OFFSETS
 
     def use_schemas(self, schemas: Mapping[int, str]) -> None:
         """The topic's own schemas by id; the newest is that of all batches."""
@@ -61,7 +61,7 @@ class FrameRange:
         """What lies before an offset and has not come is lost: the frames are there without their messages."""
         if offset > self.next_offset:
             self.lost += offset - self.next_offset
-            self.lost_ranges |= LostRanges.of([(self.next_offset, offset)])
+            self.lost_ranges |= OffsetRanges.of([(self.next_offset, offset)])
             self.next_offset = offset
 
 
@@ -148,7 +148,7 @@ class Reading(Protocol):
     next_offset: int
     lost: int
     """Messages of the range that are lost for good; they are in no batch."""
-    lost_ranges: LostRanges
+    lost_ranges: OffsetRanges
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Raises unless every offset came, or is known to be lost."""

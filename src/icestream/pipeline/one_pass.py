@@ -22,7 +22,7 @@ import structlog
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError, IncompatibleTableError, TopicNotFoundError
 from icestream.model.names import TopicName
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.pipeline import planner
 from icestream.pipeline.commit import Outcome, commit
 from icestream.pipeline.planner import Piece
@@ -298,7 +298,7 @@ class Passes:
         if sound:
             counted.bytes += sum(one.nbytes for one in sound)
             counted.lost += sum(one.lost for one in sound)
-            lost = LostRanges.of(lost for one in sound for lost in one.lost_ranges.ranges)
+            lost = OffsetRanges.of(lost for one in sound for lost in one.lost_ranges.ranges)
             files = tuple(file for one in sound for file in one.files)
             for sink in state.fed:
                 sink.pend(sink.files_of(files), sound[-1].end, state.backlog.epoch, lost)

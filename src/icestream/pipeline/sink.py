@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from icestream.model.names import TopicName, is_copy
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.pipeline.commit import Pending
 from icestream.pipeline.quarantine.poison_search import Suspicion
 from icestream.table import TopicTable, WrittenFile
@@ -55,11 +55,11 @@ class Sink:
         own = self.table.iceberg.metadata.table_uuid
         return tuple(file for file in files if file.table_uuid == own)
 
-    def pend(self, files: tuple[WrittenFile, ...], end: int, epoch: int, lost: LostRanges) -> None:
+    def pend(self, files: tuple[WrittenFile, ...], end: int, epoch: int, lost: OffsetRanges) -> None:
         """Note what is to be committed: the messages from the ledger on to before `end`, as far as they are new."""
         assert self.table is not None
         assert self.committed is not None
         start = self.committed
         if end > start:
-            within = LostRanges.of((max(start, first), last) for first, last in lost.ranges if last > start)
+            within = OffsetRanges.of((max(start, first), last) for first, last in lost.ranges if last > start)
             self.pending = Pending(files, start, end, epoch, within, planned_on=self.table.snapshot_id)

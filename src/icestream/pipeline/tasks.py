@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import slice_from
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.pipeline.fetch import Fetch
 from icestream.table import TableWriter, WrittenFile
 from icestream.table.writer import write_together
@@ -68,7 +68,7 @@ class Written:
     nbytes: int = 0
     """Arrow bytes of the messages."""
     lost: int = 0
-    lost_ranges: LostRanges = NOTHING_LOST
+    lost_ranges: OffsetRanges = NO_OFFSETS
     seconds: float = 0.0
     error: IcestreamError | None = None
     again: bool = False
@@ -124,7 +124,7 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
         count = sum(file.message_count for file in own)
         wanted = end - start - reader.lost
         if begins > start:
-            wanted = sum(last - first for first, last in reader.lost_ranges.others(begins, end))
+            wanted = sum(last - first for first, last in reader.lost_ranges.gaps(begins, end))
         if count != wanted:
             raise _incomplete(work, start, end, f"{count} messages were written, of {wanted} that are not lost")
     return Written(

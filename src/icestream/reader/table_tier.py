@@ -158,7 +158,7 @@ class TableStep:
         if offset < self._expected:
             raise self._damaged(f"the table has offset {offset} after {self._expected - 1}")
         if offset > self._expected and not self._is_filtered:
-            for first, end in self._table.lost_ranges.others(self._expected, offset):
+            for first, end in self._table.lost_ranges.gaps(self._expected, offset):
                 raise self._damaged(f"the table has no offset {first}" + (f" to {end - 1}" if end - first > 1 else ""))
 
     def _damaged(self, what: str) -> DamagedError:

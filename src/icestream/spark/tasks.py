@@ -106,7 +106,7 @@ def read_history(options: Options, part: OffsetRange, rows: FrameRows) -> Iterat
         for batch in table.scan(part.start, part.end, rows.stream_columns(table.stream_schema)):
             count += batch.num_rows
             yield batch
-        if count < (held := sum(end - first for first, end in table.lost_ranges.others(part.start, part.end))):
+        if count < (held := sum(end - first for first, end in table.lost_ranges.gaps(part.start, part.end))):
             raise DamagedError(
                 f"the table gave {count} messages from {part.start} to {part.end}, and should hold {held}",
                 operation=OPERATION,

@@ -57,7 +57,7 @@ from pyiceberg.table.update import (
 
 from icestream.config import TableSettings
 from icestream.model.errors import CommitConflictError, CommitUnknownError
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.model.quarantine import Quarantined
 from icestream.table.catalogs import reason
 from icestream.table.ledger import Ledger, lost_properties, quarantine_properties
@@ -201,7 +201,7 @@ def commit_files(
     manifests: Sequence[ManifestFile],
     files: Sequence[WrittenFile],
     ledger: Ledger,
-    lost: LostRanges,
+    lost: OffsetRanges,
     settings: TableSettings,
     quarantined: Sequence[Quarantined] = (),
 ) -> Committed:

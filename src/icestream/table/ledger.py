@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 
 from icestream.model.errors import DamagedError, IncompatibleTableError
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.model.quarantine import Quarantined, parse_quarantine, quarantine_text
 
 STREAM_ID = "icestream.stream-id"
@@ -65,13 +65,13 @@ class Ledger:
             ) from error
 
 
-def lost_properties(lost: LostRanges) -> dict[str, str]:
+def lost_properties(lost: OffsetRanges) -> dict[str, str]:
     return {LOST_RANGES: lost.to_text()} if lost else {}
 
 
-def read_lost_ranges(properties: Mapping[str, str], *, place: str) -> LostRanges:
+def read_lost_ranges(properties: Mapping[str, str], *, place: str) -> OffsetRanges:
     try:
-        return LostRanges.parse(properties.get(LOST_RANGES))
+        return OffsetRanges.parse(properties.get(LOST_RANGES))
     except ValueError as error:
         raise IncompatibleTableError(
             f"the table's property {LOST_RANGES} is not readable: {error}",

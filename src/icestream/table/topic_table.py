@@ -27,7 +27,7 @@ from icestream.model.errors import (
 from icestream.model.filters import Filter
 from icestream.model.messages import decode_schema
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined, quarantined_ranges
 from icestream.table.catalogs import reporting
 from icestream.table.commit import commit_files
@@ -68,7 +68,7 @@ class TopicTable:
         return read_ledger(self.iceberg.metadata, place=str(self.name))
 
     @cached_property
-    def lost_ranges(self) -> LostRanges:
+    def lost_ranges(self) -> OffsetRanges:
         """Offsets below the ledger that have no row, as their messages were given up or are in quarantine."""
         return read_lost_ranges(self.properties, place=str(self.name))
 
@@ -146,7 +146,7 @@ class TopicTable:
         start: int,
         end: int,
         epoch: int,
-        lost: LostRanges = NOTHING_LOST,
+        lost: OffsetRanges = NO_OFFSETS,
         quarantined: Sequence[Quarantined] = (),
     ) -> "TopicTable":
         """Append the messages from `start` to below `end`, and return the new state; see `commit` for the steps.
@@ -160,10 +160,10 @@ class TopicTable:
 
     def fence(self) -> "TopicTable":
         """The same rows as a new snapshot, so that whatever was planned on this or an older state is refused."""
-        return self._commit((), self.ledger, NOTHING_LOST, ())
+        return self._commit((), self.ledger, NO_OFFSETS, ())
 
     def _commit(
-        self, files: Sequence[WrittenFile], ledger: Ledger, lost: LostRanges, quarantined: Sequence[Quarantined]
+        self, files: Sequence[WrittenFile], ledger: Ledger, lost: OffsetRanges, quarantined: Sequence[Quarantined]
     ) -> "TopicTable":
         with reporting("commit", str(self.name)):
             try:
@@ -270,7 +270,7 @@ class TopicTable:
             )
         return DamagedError(f"a file of the table is missing: {error}", operation="commit", place=str(self.name))
 
-    def _check(self, files: Sequence[WrittenFile], start: int, end: int, epoch: int, lost: LostRanges) -> None:
+    def _check(self, files: Sequence[WrittenFile], start: int, end: int, epoch: int, lost: OffsetRanges) -> None:
         """Step 1 of a commit."""
         ledger = self.ledger
         place: dict[str, Any] = {"operation": "commit", "place": str(self.name)}
@@ -289,5 +289,5 @@ class TopicTable:
             raise InvalidRequestError("a file was written for another table", **place)
         outside = any(file.first_offset < start or file.last_offset >= end for file in files)
         held = sum(file.message_count for file in files)
-        if outside or held > end - start or held + lost.messages < end - start:
+        if outside or held > end - start or held + lost.count < end - start:
             raise InvalidRequestError(f"the files hold other messages than {start} to {end}", **place)

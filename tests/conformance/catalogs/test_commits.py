@@ -14,7 +14,7 @@ from icestream.model.errors import (
     LedgerMismatchError,
     StaleEpochError,
 )
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.table import Ledger, Tables, TableSpec, TopicTable
 from icestream.table.ledger import COMMITTED_OFFSET, EPOCH, STREAM_ID
 
@@ -139,8 +139,8 @@ def test_files_of_other_messages_are_refused(tables: Tables, spec: TableSpec) ->
 
 def test_a_range_without_messages_moves_the_ledger(tables: Tables, spec: TableSpec) -> None:
     """Messages that a repair of the log gave up are nowhere, and must not stop the topic."""
-    state = tables.open(spec).commit([], start=0, end=3, epoch=1, lost=LostRanges.of([(0, 3)]))
-    state = append(state, 3, 5).commit([], start=5, end=7, epoch=1, lost=LostRanges.of([(5, 7)]))
+    state = tables.open(spec).commit([], start=0, end=3, epoch=1, lost=OffsetRanges.of([(0, 3)]))
+    state = append(state, 3, 5).commit([], start=5, end=7, epoch=1, lost=OffsetRanges.of([(5, 7)]))
     assert state.refresh().ledger.committed_offset == 7
     state = append(state, 7, 8).refresh()
     assert offsets_in(state) == [3, 4, 7]
@@ -153,7 +153,7 @@ def test_a_message_that_is_neither_in_a_file_nor_lost_is_refused(tables: Tables,
     with pytest.raises(InvalidRequestError, match="other messages than 0 to 4"):
         state.commit(files, start=0, end=4, epoch=1)
     with pytest.raises(InvalidRequestError, match="other messages than 0 to 5"):
-        state.commit(files, start=0, end=5, epoch=1, lost=LostRanges.of([(3, 4)]))
+        state.commit(files, start=0, end=5, epoch=1, lost=OffsetRanges.of([(3, 4)]))
     assert state.refresh().snapshot_id is None
 
 

@@ -13,7 +13,7 @@ from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
 from icestream.model.errors import CatalogUnavailableError, CommitUnknownError, TopicNotFoundError
 from icestream.model.names import TopicName
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.tasks import Work, Written
 from icestream.storage.verify import verify_topic
@@ -272,7 +272,7 @@ def test_a_log_that_is_older_than_its_table_is_refused(pipelines: Pipelines) -> 
     topic = pipelines.topic("restored")
     description = pipelines.client.describe_topic(topic)
     table = pipelines.tables.open(TableSpec(topic, description.stream_id, 1, pipelines.client.read(topic).schema))
-    table.commit([], start=0, end=5, epoch=1, lost=LostRanges.of([(0, 5)]))
+    table.commit([], start=0, end=5, epoch=1, lost=OffsetRanges.of([(0, 5)]))
     figures = pipelines.runner(InlineJobs()).drain(threading.Event())
     assert "the log ends at 2" in str(figures.topics[topic].error)
 

@@ -11,7 +11,7 @@ from tests.reading import TOPIC, Stage, pairs, rest_of
 from icestream.model.callers import EVERYTHING
 from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import encode_schema
-from icestream.model.offsets import LostRanges, StartPosition
+from icestream.model.offsets import OffsetRanges, StartPosition
 from icestream.server.flight.read_stream import ReadStream
 from icestream.server.metrics import BrokerMetrics
 from icestream.table import Tables
@@ -232,7 +232,7 @@ def test_what_a_repair_gave_up_is_passed_over_in_the_table_too(stage: Stage) -> 
     rows = pa.Table.from_batches(topic.read(stage.reader(0)))
     kept = rows.take([offset for offset in range(20) if offset not in lost]).combine_chunks().to_batches()
     files = table.writer().write(kept, max_memory_bytes=1 << 20)
-    given_up = LostRanges.of((offset, offset + 1) for offset in lost)
+    given_up = OffsetRanges.of((offset, offset + 1) for offset in lost)
     table.commit(files, start=0, end=20, epoch=topic.record.epoch, lost=given_up)
     stage.commit()
     pruned = stage.prune()

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, append, compact, messages
 
 from icestream.model.errors import InvalidRequestError
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.table.contents import read_contents
 
 
@@ -19,7 +19,7 @@ def test_the_first_offset_is_that_of_the_first_row(open_table: OpenTable) -> Non
 def test_the_first_offset_after_a_lost_beginning(open_table: OpenTable) -> None:
     table = open_table()
     files = table.writer().write([messages(5, 9)], max_memory_bytes=MEMORY_BYTES)
-    assert table.commit(files, start=0, end=9, epoch=1, lost=LostRanges.of([(0, 5)])).first_offset() == 5
+    assert table.commit(files, start=0, end=9, epoch=1, lost=OffsetRanges.of([(0, 5)])).first_offset() == 5
 
 
 @pytest.mark.parametrize("partition_by", [(), ("bucket(4, key)",)])

@@ -12,7 +12,7 @@ from tests.unit.table.conftest import MEMORY_BYTES, TOPIC
 
 from icestream.config import Settings
 from icestream.model.messages import stream_schema
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.table import Tables, TableSpec
 
 _INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
@@ -126,7 +126,7 @@ def test_what_is_written_comes_back_with_the_topics_own_types(
         state = tables.open(TableSpec(TOPIC, "stream-1", 1, schema))
         files = state.writer().write(batches, max_memory_bytes=MEMORY_BYTES)
         assert sum(file.message_count for file in files) == count
-        nothing = LostRanges() if count else LostRanges.of([(0, 1)])
+        nothing = OffsetRanges() if count else OffsetRanges.of([(0, 1)])
         state = state.commit(files, start=0, end=max(count, 1), epoch=1, lost=nothing)
         found = pa.Table.from_batches(state.refresh().scan(), schema)
         assert found.combine_chunks().equals(pa.Table.from_batches(batches, schema).combine_chunks())

@@ -11,7 +11,7 @@ from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, local, messages
 
 from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidMessageError
 from icestream.model.messages import STREAM_SCHEMA
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.table import TopicTable, WrittenFile
 from icestream.table.writer import RowGroups
 
@@ -131,7 +131,7 @@ def test_row_groups_neither_lose_nor_add_rows() -> None:
 def test_lost_messages_leave_a_hole(open_table: OpenTable) -> None:
     table = open_table()
     files = table.writer().write([messages(0, 3), messages(7, 9)], max_memory_bytes=MIB)
-    state = table.commit(files, start=0, end=10, epoch=1, lost=LostRanges.of([(3, 7), (9, 10)]))
+    state = table.commit(files, start=0, end=10, epoch=1, lost=OffsetRanges.of([(3, 7), (9, 10)]))
     assert [offset for batch in state.scan() for offset in batch["offset"].to_pylist()] == [0, 1, 2, 7, 8]
 
 

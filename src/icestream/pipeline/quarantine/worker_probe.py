@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST
+from icestream.model.offsets import NO_OFFSETS
 from icestream.pipeline.fetch import BrokerFrames, CloudRange, Fetch, Range
 from icestream.pipeline.sources import Sources
 from icestream.pipeline.spark.session import JobFailedError
@@ -76,7 +76,7 @@ class _Row:
         self._row = row
         self.next_offset = source.next_offset
         self.lost = 0
-        self.lost_ranges = NOTHING_LOST
+        self.lost_ranges = NO_OFFSETS
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for _ in self._source.frames():

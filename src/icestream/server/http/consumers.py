@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection
 
 from icestream.model.errors import ClosedError, IcestreamError, OverloadedError, SubscriptionNotFoundError
 from icestream.model.messages import STREAM_SCHEMA, messages_of
+from icestream.model.offsets import merge_ranges
 from icestream.server.access import check_dead_letters
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import NotAcceptableError
@@ -179,18 +180,8 @@ def check_has_json(subscription: Subscription, *, operation: str) -> None:
 
 def ranges_of(offsets: list[int], ranges: list[list[int]]) -> list[tuple[int, int]]:
     """Messages named one by one and in stretches, as stretches; neighbours are joined."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted([*((offset, offset + 1) for offset in offsets), *((first, end) for first, end in ranges)]):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        elif first < end:
-            found.append((first, end))
-    return found
-
-
-def offset_ranges(batch: pa.RecordBatch) -> list[tuple[int, int]]:
-    """The messages of a batch."""
-    return ranges_of(batch.column(0).to_pylist(), [])
+    named = [*((offset, offset + 1) for offset in offsets), *((first, end) for first, end in ranges)]
+    return merge_ranges(named)
 
 
 # --------------------

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.model.messages import OFFSET, offset_ranges
 from icestream.model.offsets import StartPosition
 from icestream.server.http.consumers import (
     NO_LIMIT_BYTES,
@@ -23,7 +24,6 @@ from icestream.server.http.consumers import (
     Consumers,
     KeptConsumer,
     delivered_as_json,
-    offset_ranges,
     open_subscription,
 )
 from icestream.server.http.errors import shorten
@@ -291,7 +291,7 @@ class EventsApi:
                 if listens:
                     self._metrics.delivered(batch.num_rows, batch.nbytes)
                     if is_auto:
-                        await run_in_threadpool(session.ack, offset_ranges(batch))
+                        await run_in_threadpool(session.ack, offset_ranges(batch.column(OFFSET)))
                     session.grant(batch.num_rows, batch.nbytes)
         finally:
             await self._consumers.close(kept)

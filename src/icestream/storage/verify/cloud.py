@@ -22,7 +22,7 @@ from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.frame_bytes import Complete, Corrupt, Scan
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, Encoding, stream_batches
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud import TopicCloud
 from icestream.storage.record import topic_schema
@@ -204,7 +204,7 @@ class CloudAudit:
         if len(self._report.notes) < _MAX_NOTES:
             self._report.notes.append(f"no record names the object {info.key} of {info.size} bytes: {why}")
 
-    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
         """The messages of all objects in offset order. An object that is damaged is told of and passed over.
 
         Frames that are `aside` are checked and left out undecoded.
@@ -222,7 +222,7 @@ class CloudAudit:
                 first = error.details.get("first_offset", descriptor.first_offset)
                 self._add("damaged", error.message, first, descriptor.end_offset - 1, error.place)
 
-    def _object_batches(self, descriptor: ObjectDescriptor, aside: LostRanges) -> Iterator[pa.RecordBatch]:
+    def _object_batches(self, descriptor: ObjectDescriptor, aside: OffsetRanges) -> Iterator[pa.RecordBatch]:
         store = self._cloud.store
         trailer = read_trailer(store, descriptor)
         schemas = {number: topic_schema(text) for number, text in trailer.schemas.items()}

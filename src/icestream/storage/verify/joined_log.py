@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from icestream.model.messages import conform, slice_from
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.verify.cloud import CloudAudit
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import LogView
@@ -45,7 +45,7 @@ class JoinedLog:
     def storage(self) -> str:
         return self.cloud.storage if self.log is None else self.log.storage
 
-    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
         cloud = Side(self.cloud.batches(aside))
         if self.log is not None:
             for batch in self.log.batches(aside):

@@ -14,7 +14,7 @@ from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRang
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.record import topic_schema
 from icestream.storage.verify.stores import Clouds
 from icestream.storage.verify.tables import not_aside, rows_not_aside
@@ -51,7 +51,7 @@ class LogView(Protocol):
     def problems(self) -> list[str]:
         """What is wrong with the log, known before it is read."""
 
-    def batches(self, aside: LostRanges = NOTHING_LOST, /) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: OffsetRanges = NO_OFFSETS, /) -> Iterator[pa.RecordBatch]:
         """Its messages from the first kept to the end, in order; messages that were given up are left out.
 
         Frames that are `aside` are left out undecoded: they may be such that nobody can open them.
@@ -138,7 +138,7 @@ class _BrokerLog:
     def problems(self) -> list[str]:
         return [] if self.backlog.error is None else [self.backlog.error]
 
-    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
         """Should the broker prune the log while it is read, reading goes on where the log begins then."""
         start = self.start_offset
         while start < self.durable_end:
@@ -155,7 +155,7 @@ class _BrokerLog:
             else:
                 return
 
-    def _read(self, start: int, aside: LostRanges) -> Iterator[pa.RecordBatch]:
+    def _read(self, start: int, aside: OffsetRanges) -> Iterator[pa.RecordBatch]:
         if not aside:
             yield from self.client.read_range(self.topic, self.stream_id, start, self.durable_end).batches()
             return
@@ -235,7 +235,7 @@ class _DirectoryLog:
     def problems(self) -> list[str]:
         return [f"{problem.file}, byte {problem.position}: {problem.reason}" for problem in self.report.problems]
 
-    def batches(self, aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+    def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
         frames = not_aside(self._frames(), aside)
         schemas = {
             number: topic_schema(text) for number, text in load_stream(self.files, self.directory).schemas.items()

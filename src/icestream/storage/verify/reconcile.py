@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from icestream.model.messages import conform
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.storage.verify.logs import LogView
 
@@ -132,9 +132,9 @@ class Reconciliation:
     schema: pa.Schema
     report: Verification
     advance: Advance
-    lost: LostRanges = NOTHING_LOST
+    lost: OffsetRanges = NO_OFFSETS
     """What the table says that it lacks because a repair of the log has given it up, or because it is in quarantine."""
-    aside: LostRanges = NOTHING_LOST
+    aside: OffsetRanges = NO_OFFSETS
     """What of it is in quarantine: the log's frames of these are not looked into."""
     next_offset: int = 0
     """All below it are accounted for."""
@@ -232,7 +232,7 @@ class Reconciliation:
     def _missing_alone(self, first: int, end: int) -> None:
         """Offsets that the table lacks and the log does not reach: what the table itself calls lost is no gap."""
         missing = 0
-        for gap_first, gap_end in self.lost.others(first, end):
+        for gap_first, gap_end in self.lost.gaps(first, end):
             missing += gap_end - gap_first
             self.report.add(Finding("gap", _MISSING_ALONE, gap_first, gap_end - 1))
         self.report.lost += max(0, end - first) - missing
@@ -257,7 +257,7 @@ class Reconciliation:
             self._missing_alone(max(self.next_offset, log_end), self.committed)
         if self.log is not None:
             self.report.lost += max(0, self.log.durable_end - max(self.log_offset, self.log.start_offset))
-        self.report.lost = max(0, self.report.lost - self.aside.messages)  # the log's side has left them out too
+        self.report.lost = max(0, self.report.lost - self.aside.count)  # the log's side has left them out too
 
     def _note_lost(self, begins: int, expected: pa.RecordBatch) -> None:
         """The log leaves out what a repair has given up, and nothing else."""

@@ -13,7 +13,7 @@ from icestream.model.errors import DamagedError
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding, slice_from
 from icestream.model.names import TopicName
-from icestream.model.offsets import LostRanges
+from icestream.model.offsets import OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.table import Tables, TopicTable
 from icestream.table.contents import Contents, StoredFile
@@ -156,17 +156,17 @@ def check_quarantine(table: TopicTable, report: Verification) -> None:
             report.add(Finding("damaged", text, entry.first_offset, entry.end_offset - 1, error.place))
 
 
-def not_aside(frames: Iterable[Frame], aside: LostRanges) -> Iterator[Frame]:
+def not_aside(frames: Iterable[Frame], aside: OffsetRanges) -> Iterator[Frame]:
     """The frames, with those that are wholly in quarantine as if a repair had given them up."""
     for frame in frames:
-        is_aside = bool(aside) and next(aside.others(frame.base_offset, frame.end_offset), None) is None
+        is_aside = bool(aside) and next(aside.gaps(frame.base_offset, frame.end_offset), None) is None
         yield frame._replace(encoding=Encoding.LOST, body=b"") if is_aside else frame
 
 
-def rows_not_aside(batch: pa.RecordBatch, aside: LostRanges) -> pa.RecordBatch:
+def rows_not_aside(batch: pa.RecordBatch, aside: OffsetRanges) -> pa.RecordBatch:
     """Of a batch, what is not in quarantine: a part of its last frame may be, never one in its middle."""
     if not aside or not batch.num_rows:
         return batch
     first, end = batch.column(0)[0].as_py(), batch.column(0)[-1].as_py() + 1
-    kept = [slice_from(batch, *part) for part in aside.others(first, end)]
+    kept = [slice_from(batch, *part) for part in aside.gaps(first, end)]
     return pa.concat_batches(kept) if kept else batch.slice(0, 0)

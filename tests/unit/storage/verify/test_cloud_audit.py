@@ -14,7 +14,7 @@ from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import keys
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.verify import LogView, Verification, verify_topic
 from icestream.storage.verify.logs import DirectoryLogs
 
@@ -195,7 +195,7 @@ def test_a_cloud_that_is_ahead_of_the_log_is_found(stage: CloudStage) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(self._view, name)
 
-        def batches(self, _aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+        def batches(self, _aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
             for batch in self._view.batches():
                 if batch.column(0)[0].as_py() < THIRD:
                     yield batch.slice(0, THIRD - batch.column(0)[0].as_py())

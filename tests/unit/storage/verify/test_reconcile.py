@@ -8,7 +8,7 @@ import pytest
 
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
-from icestream.model.offsets import NOTHING_LOST, LostRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.verify import Finding, Verification
 from icestream.storage.verify.reconcile import Reconciliation
 
@@ -43,7 +43,7 @@ class Log:
     known_committed: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def batches(self, _aside: LostRanges = NOTHING_LOST) -> Iterator[pa.RecordBatch]:
+    def batches(self, _aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
         yield from self.parts
 
 
@@ -51,7 +51,7 @@ def reconcile(
     table: list[pa.RecordBatch], log: Log | None, committed: int, lost: Sequence[tuple[int, int]] = ()
 ) -> Verification:
     report = Verification(TOPIC)
-    work = Reconciliation(log, committed, STREAM_SCHEMA, report, lambda _offset: None, lost=LostRanges.of(lost))
+    work = Reconciliation(log, committed, STREAM_SCHEMA, report, lambda _offset: None, lost=OffsetRanges.of(lost))
     work.run(iter(table))
     return report
 
