@@ -1,7 +1,14 @@
 """icestream: pub/sub topics that are Apache Iceberg tables.
 
-`icestream.Client` talks to a broker; `icestream.aio.Client` is the same for asyncio. Names are imported when they are
-first used, so that the command line starts without loading Arrow.
+`icestream.Client` talks to a broker; `icestream.aio.Client` is the same for asyncio::
+
+    from icestream import Client
+
+    client = Client("grpc://127.0.0.1:8815")
+    with client.producer("default/events") as producer:
+        producer.send(b"hello").offset  # waits until the message is durable
+
+A name is imported when it is first used, so that the command line starts without loading Arrow.
 """
 
 from importlib import import_module
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = version("icestream")
 
-_HOME = {
+_MODULES = {
     "BatchReceipt": "icestream.client",
     "BrokerEndpoint": "icestream.client",
     "Client": "icestream.client",
@@ -59,8 +66,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     if name in {"aio", "errors"}:
         return import_module("icestream.aio" if name == "aio" else "icestream.model.errors")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

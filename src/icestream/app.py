@@ -1,4 +1,8 @@
-"""The broker process: builds the parts, starts them in order, and stops them in reverse."""
+"""The broker process: builds its parts, starts them in order, and stops them in reverse.
+
+`Broker` is the storage with its doors. `run` is `icestream serve`: a broker, its Spark pipeline and its table
+maintenance, until SIGTERM or SIGINT.
+"""
 
 import contextlib
 import ctypes
@@ -39,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Broker:
-    """Storage and its doors. `start` returns when all doors are open; `stop` when all that was accepted is safe."""
+    """Storage and its doors. `start` returns when all doors are open, `stop` when all accepted messages are safe."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -49,7 +53,7 @@ class Broker:
         self._queries = QueryEngine(settings.query, BrokerTopics(self.storage))
         tokens = settings.auth.token_pairs
         self.pipeline_token = secrets.token_urlsafe(32) if tokens else None
-        """For the pipeline beside this broker: as good as one of `*`, until the broker ends. None: none is needed."""
+        """Gives the broker's own pipeline access to all namespaces. None if the broker uses no tokens."""
         own = [(ALL_NAMESPACES, self.pipeline_token)] if self.pipeline_token is not None else []
         self._callers = Callers([*tokens, *own])
         self._flight: FlightDoor | None = None
@@ -60,10 +64,10 @@ class Broker:
     def start(self) -> None:
         server = self.settings.server
         if self._callers.are_all and not _is_loopback(server.host):
-            _log.warning("whoever reaches this address may do everything: auth.tokens is not set", host=server.host)
+            _log.warning("no_authentication", host=server.host, effect="every client has full access; set auth.tokens")
         with contextlib.ExitStack() as resources:
             resources.enter_context(self.storage)
-            # The Iceberg library takes a second to load, in which publishers would wait for the interpreter.
+            # Loading the Iceberg library blocks the interpreter for a second: do it before publishers connect.
             self.storage.table_watch.load()
             if server.flight_port >= 0:
                 self._flight = FlightDoor(
@@ -96,14 +100,14 @@ class Broker:
         self.ready = True
 
     def _open_otlp(self, resources: contextlib.ExitStack) -> None:
-        """The doors for OpenTelemetry, where they are wanted and the libraries are there."""
+        """Open the OpenTelemetry doors, if they are enabled and their libraries are installed."""
         server = self.settings.server
         if server.otlp_grpc_port < 0 and server.otlp_http_port < 0:
             return
         if find_spec("ptars") is None or find_spec("opentelemetry") is None:
-            _log.info("no doors for OpenTelemetry", reason="icestream[telemetry] is not installed")
+            _log.info("otlp_disabled", reason="icestream[telemetry] is not installed")
             return
-        # Imported where it is wanted: the protocol's libraries are an extra, and take time and memory.
+        # Imported here: the protocol's libraries are an extra, and take time and memory.
         from icestream.server.otlp import GrpcDoor, Receiver, otlp_app  # noqa: PLC0415
 
         receiver = Receiver(self.storage, self.metrics)
@@ -121,10 +125,10 @@ class Broker:
             self.doors["otlp_http"] = http.address
 
     def _close_flight(self, door: FlightDoor) -> None:
-        """Answer what was received, then close. A client that keeps an idle stream open is not waited for."""
+        """Acknowledge received batches, then close. Clients with idle streams do not delay the end."""
         door.end_streams()
         if not self.storage.budget.wait_until_empty(self.settings.server.shutdown_timeout_ms / 1000):
-            _log.warning("some batches were not answered in time", bytes=self.storage.budget.used_bytes)
+            _log.warning("batches_not_acknowledged_at_shutdown", bytes=self.storage.budget.used_bytes)
         closing = threading.Thread(target=door.shutdown, name="flight-shutdown", daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)
@@ -162,31 +166,31 @@ def run(settings: Settings) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    with Broker(settings) as broker, _pipeline_beside(broker):
+    with Broker(settings) as broker, _pipeline_of(broker):
         for door, address in broker.doors.items():
             sys.stdout.write(f"{door:9} {address}\n")
-        spare_what_is_loaded()
+        freeze_loaded_objects()
         sys.stdout.write(f"ready {json.dumps(broker.doors)}\n")
         sys.stdout.flush()
-        # Python runs the handler of a signal in the main thread, when that wakes; a signal that one of Flight's threads
-        # took does not wake it.
+        # Python runs signal handlers in the main thread when that wakes up. A signal to one of Flight's threads does
+        # not wake it up.
         while not stopping.wait(_SIGNAL_CHECK_SECONDS):
             pass
-        _log.info("stopping")
-    _log.info("stopped")
+        _log.info("broker_stopping")
+    _log.info("broker_stopped")
     sys.stdout.flush()
     sys.stderr.flush()
-    # A client that keeps its stream open would keep its thread, and the interpreter, waiting for ever.
+    # A client with an open stream would keep its thread, and so the interpreter, alive for ever.
     os._exit(0)
 
 
 @contextlib.contextmanager
-def _pipeline_beside(broker: Broker) -> Iterator[None]:
-    """Keep a pipeline running as a process of its own, where there is to be one, and maintain its tables."""
+def _pipeline_of(broker: Broker) -> Iterator[None]:
+    """Run the pipeline, and table maintenance on schedule, as processes of their own, if they are enabled."""
     settings = broker.settings
-    reason = _no_pipeline(settings)
+    reason = _why_no_pipeline(settings)
     if reason is not None:
-        _log.info("no pipeline beside this broker", reason=reason)
+        _log.info("pipeline_disabled", reason=reason)
         yield
         return
     supervisor = pipeline_supervisor(settings, broker.doors["flight"], broker.pipeline_token)
@@ -195,7 +199,7 @@ def _pipeline_beside(broker: Broker) -> Iterator[None]:
     with contextlib.ExitStack() as children:
         supervisor.start()
         children.callback(supervisor.stop, timeout_seconds)
-        _log.info("the pipeline writes its log", file=str(settings.data_dir / LOG_NAME))
+        _log.info("pipeline_started", log_file=str(settings.data_dir / LOG_NAME))
         if settings.maintenance.enabled:
             schedule = maintenance_schedule(settings)
             schedule.start()
@@ -203,11 +207,12 @@ def _pipeline_beside(broker: Broker) -> Iterator[None]:
         yield
 
 
-def _no_pipeline(settings: Settings) -> str | None:
+def _why_no_pipeline(settings: Settings) -> str | None:
+    """Return why there is no pipeline; None if there is one."""
     if not settings.pipeline.enabled:
         return "pipeline.enabled is off"
     if settings.server.flight_port < 0:
-        return "the Flight door is shut"
+        return "the Flight door is closed"
     if settings.catalog.type == "memory":
         return "a catalog in memory cannot be shared with another process"
     if find_spec("pyspark") is None or find_spec("pyiceberg") is None:
@@ -216,7 +221,7 @@ def _no_pipeline(settings: Settings) -> str | None:
 
 
 class UnfailingStream:
-    """Writes to another stream what can be written: a full disk must not take the broker down through its own log."""
+    """Ignores write errors: a full disk must not stop the broker through its own log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -232,6 +237,7 @@ class UnfailingStream:
 
 
 def configure_logging(settings: LogSettings) -> None:
+    """Log to stderr in the format and from the level of the settings."""
     renderer = (
         structlog.processors.JSONRenderer()
         if settings.format == "json"
@@ -250,9 +256,9 @@ def configure_logging(settings: LogSettings) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Batches come and go by the megabyte: fresh pages for each cost a busy broker a fifth of its time.
+    """Let the C library keep freed memory, up to a bound, for the next batches. Without glibc nothing changes.
 
-    So the C library keeps what was freed for the next ones, up to a bound. Where there is no glibc, nothing changes.
+    Batches have megabytes. Fresh pages for each of them cost a busy broker a fifth of its time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -260,13 +266,13 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, 256 * MIB)
 
 
-def spare_what_is_loaded() -> None:
-    """Spare it the garbage collector's rounds, as it stays anyway: a full round held publishers up for 90 ms."""
+def freeze_loaded_objects() -> None:
+    """Exclude all loaded objects from garbage collection: a full collection delayed publishers by 90 ms."""
     gc.collect()
     gc.freeze()
 
 
 def raise_file_limit() -> None:
-    """Use as many file descriptors as the system allows: sockets and segments need more than the usual 1,024."""
+    """Allow as many file descriptors as the system permits: sockets and segments need more than the usual 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

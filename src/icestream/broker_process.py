@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, to be stopped, killed and started again on the same data and ports."""
+"""Runs `icestream serve` as a child process: for the demo, measurements and tests."""
 
 import contextlib
 import json
@@ -23,11 +23,11 @@ _OTLP_DOORS = ("otlp_grpc", "otlp_http")
 
 
 class BrokerProcess:
-    """`icestream serve` on free ports of this machine, with nothing of the caller's own settings.
+    """A broker on free ports of this machine. It can be stopped, killed and started again on its data and ports.
 
-    With `pipeline` the Spark pipeline runs beside it, with `otlp` the doors for OpenTelemetry are open. `environ` gives
-    settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`), `arguments` more flags. What the broker logs is in `log_file`, by
-    default `broker.log` in the data directory.
+    The broker ignores the caller's ICESTREAM_* variables. `pipeline` also starts the Spark pipeline, `otlp` opens the
+    OpenTelemetry doors. `environ` has settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`), `arguments` more flags. The log
+    goes to `log_file`, by default `broker.log` in the data directory.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BrokerProcess:
 
     @property
     def flight(self) -> str:
-        """The address for clients."""
+        """The Flight address, for clients."""
         return self.doors["flight"]
 
     @property
@@ -72,7 +72,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until all doors are open: on free ports the first time, afterwards on the same ones."""
+        """Start the broker and wait until all doors are open. A restart takes the same ports."""
         assert not self.is_running, "the broker runs already"
         self._close()
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class BrokerProcess:
         return self
 
     def kill(self) -> None:
-        """`kill -9`, as the system does it when memory runs out: nothing is flushed, nobody is told."""
+        """Kill the broker with SIGKILL: nothing is flushed."""
         process = self._running()
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -103,7 +103,7 @@ class BrokerProcess:
         self._close()
 
     def terminate(self) -> int:
-        """Ask it to stop, and wait for its exit code; one that does not stop in time is killed."""
+        """Stop the broker with SIGTERM and return its exit code. Kill it and raise if it does not stop in time."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
@@ -116,13 +116,13 @@ class BrokerProcess:
             self._close()
 
     def restart(self) -> Self:
-        """Stop it if it runs, and start it again on the same data and ports."""
+        """Stop the broker if it runs, and start it on the same data and ports."""
         if self.is_running:
             self.terminate()
         return self.start()
 
     def log(self) -> str:
-        """The last of what it logged."""
+        """Return the end of the log."""
         return self.log_file.read_bytes()[-_SHOWN_LOG_BYTES:].decode(errors="replace")
 
     def __enter__(self) -> Self:
@@ -144,7 +144,7 @@ class BrokerProcess:
             self._process.stdout.close()
 
     def _ready_line(self) -> bytes:
-        """The JSON behind `ready`."""
+        """Wait for the line `ready {…}`; return its JSON."""
         output = self._running().stdout
         assert output is not None
         received = b""
@@ -154,16 +154,16 @@ class BrokerProcess:
             while selector.select(max(0.0, deadline - time.monotonic())):
                 data = os.read(output.fileno(), 65536)
                 received += data
-                *lines, _begun = received.split(b"\n")
+                *lines, _incomplete = received.split(b"\n")
                 for line in lines:
                     if line.startswith(_READY):
                         return line.removeprefix(_READY)
                 if not data:
-                    raise self._not_ready("it ended")
-        raise self._not_ready(f"waited {self._start_timeout} s")
+                    raise self._not_ready("the process ended")
+        raise self._not_ready(f"no ready line after {self._start_timeout} s")
 
     def _not_ready(self, reason: str) -> UnavailableError:
-        said = (self.log().strip() or reason).splitlines()[-1]
+        last_line = (self.log().strip() or reason).splitlines()[-1]
         return UnavailableError(
-            f"the broker did not become ready: {said}", operation="start broker", place=str(self.log_file)
+            f"the broker did not become ready: {last_line}", operation="start broker", place=str(self.log_file)
         )

@@ -139,7 +139,7 @@ class DemoScenario:
         figures = self._figures
         with Client(self._broker.flight) as client, Client(self._broker.flight) as other:
             self._start_spark(client)
-            figures.topic = _free_topic(client)
+            figures.topic = free_topic(client)
             live = LiveConsumer(other, figures.topic, figures.messages, self._progress)
             live.start()
             try:
@@ -284,7 +284,7 @@ class DemoScenario:
         self._figures.checks = checks
 
 
-def _free_topic(client: Client) -> str:
+def free_topic(client: Client) -> str:
     """Create a new topic. An earlier demo in the same directory may have taken the plain name."""
     taken = {topic.topic for topic in client.list_topics(_TOPIC)}
     names = (_TOPIC if number == 1 else f"{_TOPIC}-{number}" for number in range(1, len(taken) + 2))

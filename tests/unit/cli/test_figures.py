@@ -1,10 +1,8 @@
 from io import StringIO
 from typing import Any
 
-import pyarrow as pa
 from rich.console import Console
 
-from icestream.cli.demo_scenario import PAYLOAD_BYTES, Check, DemoFigures, Tally, payload, quantile
 from icestream.cli.stats import broker_line, subscription_table, topic_table
 from icestream.cli.top import furthest_behind, rates
 
@@ -87,40 +85,3 @@ def test_the_table_of_subscriptions_shows_their_lag() -> None:
 def test_top_shows_a_few_subscriptions_and_those_that_are_furthest_behind() -> None:
     found = furthest_behind([subscription(f"s{lag}", lag) for lag in range(30)])
     assert [entry["lag_messages"] for entry in found] == list(range(29, 19, -1))
-
-
-class TestDemo:
-    def batch(self, offsets: list[int], payloads: list[bytes]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pydict({"offset": offsets, "payload": pa.array(payloads, pa.binary())})
-
-    def test_payloads_have_one_size_and_differ(self) -> None:
-        payloads = [payload(index) for index in range(3000)]
-        assert {len(message) for message in payloads} == {PAYLOAD_BYTES}
-        assert len({message[13:] for message in payloads}) == 3000
-
-    def test_the_same_messages_have_the_same_tally_however_they_are_cut(self) -> None:
-        messages = [payload(index) for index in range(10)]
-        sent, received = Tally(), Tally()
-        sent.add(messages)
-        for first, end in ((0, 3), (3, 4), (4, 10)):
-            received.add_batch(self.batch(list(range(first, end)), messages[first:end]))
-        assert (received.count, received.checksum, received.in_order) == (10, sent.checksum, True)
-
-    def test_a_gap_a_duplicate_and_a_changed_byte_show(self) -> None:
-        gap, duplicate, changed, right = Tally(), Tally(), Tally(), Tally()
-        right.add([b"a", b"b"])
-        gap.add_batch(self.batch([0, 2], [b"a", b"b"]))
-        for _ in range(2):
-            duplicate.add_batch(self.batch([0], [b"a"]))
-        changed.add_batch(self.batch([0, 1], [b"a", b"B"]))
-        assert (gap.in_order, duplicate.in_order) == (False, False)
-        assert changed.checksum != right.checksum
-
-    def test_one_wrong_check_is_a_failure(self) -> None:
-        figures = DemoFigures("t", 1, checks=[Check("count", 1, 1)])
-        assert figures.ok
-        figures.checks.append(Check("order", expected=True, found=False))
-        assert not figures.ok
-
-    def test_quantiles_are_values_that_were_measured(self) -> None:
-        assert (quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0], 0.99), quantile([1.0, 2.0], 0.99)) == (2.0, 1.0, 2.0)
