@@ -11,7 +11,7 @@ from icestream_servers import azurite, moto
 from icestream_servers.etcd import PACKAGE, find_etcd, obtain_etcd
 from icestream_servers.gcs import FAKE_GCS
 from icestream_servers.postgres import find_postgres, obtain_postgres
-from icestream_servers.rest_jars import REST_SERVER_JARS
+from icestream_servers.rest_jars import REST_SERVER_JARS, download
 from icestream_servers.s3 import VERSITYGW
 
 
@@ -42,7 +42,7 @@ def _missing_java() -> str | None:
 
 
 def _missing_jars(jars: tuple[Jar, ...]) -> str | None:
-    lacking = [jar.coordinates.file_name for jar in jars if not jar.path.exists()]
+    lacking = [jar.file_name for jar in jars if not jar.path.exists()]
     return _missing_java() or (f"{len(lacking)} jars were not fetched, {lacking[0]} among them" if lacking else None)
 
 
@@ -100,7 +100,7 @@ def _obtain_etcd(report: Report) -> None:
 
 
 def _obtain_rest_jars(report: Report) -> None:
-    obtain_jars(REST_SERVER_JARS, report)
+    obtain_jars(REST_SERVER_JARS, report, download)
 
 
 def _obtain_iceberg_jars(report: Report) -> None:

@@ -55,7 +55,7 @@ class RestCatalogServer(ServerProcess):
             raise NotInstalledError(
                 f"jars are missing: {', '.join(missing)}",
                 operation="start REST catalog",
-                remedy="fetch them with icestream.pipeline.spark.jars.obtain_jars",
+                remedy="fetch them with `make servers`",
             )
         classes = [str(jar.path) for jar in REST_SERVER_JARS] + [str(spark_home() / "jars" / "*")]
         return [

@@ -1,6 +1,62 @@
-"""The jars of Iceberg's REST catalog server, beside those that Spark brings along."""
+"""The jars of Iceberg's REST catalog server that Spark does not bring along.
 
-from icestream.pipeline.spark.jars import JARS, Coordinates, Jar
+They are downloaded one by one: Spark's resolver knows no classifiers, and the server is in a jar that has one.
+"""
+
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from icestream.model.errors import UnavailableError
+from icestream.pipeline.spark.jars import JARS, Jar, repositories
+from icestream.pipeline.spark.java import spark_home
+
+_CENTRAL = "https://repo1.maven.org/maven2"
+_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class ClassifiedJar(Jar):
+    classifier: str = ""
+
+    @property
+    def file_name(self) -> str:
+        return f"{'-'.join(filter(None, (self.artifact, self.version, self.classifier)))}.jar"
+
+
+def download(jars: Sequence[Jar], into: Path) -> None:
+    """Put each jar under its `file_name` into a folder, from the first repository that has it."""
+    for jar in jars:
+        folder = f"{jar.group.replace('.', '/')}/{jar.artifact}/{jar.version}"
+        failed = []
+        for root in _roots():
+            url = f"{root.rstrip('/')}/{folder}/{jar.file_name}"
+            try:
+                with urllib.request.urlopen(url, timeout=_SECONDS) as source, (into / jar.file_name).open("wb") as file:
+                    shutil.copyfileobj(source, file)
+                break
+            except (urllib.error.URLError, OSError) as error:
+                failed.append(f"{url}: {error}")
+        else:
+            raise UnavailableError(f"no repository has {jar.file_name}: {'; '.join(failed)}", operation="download jars")
+
+
+def _roots() -> list[str]:
+    """The machine's repositories: those of Spark's Ivy settings, if it has any, and else the central one last."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    defaults = (Path(folder) if folder else spark_home() / "conf") / "spark-defaults.conf"
+    if defaults.is_file() and (
+        named := re.search(r"(?m)^\s*spark\.jars\.ivySettings[\s=]+(\S+)", defaults.read_text())
+    ):
+        return re.findall(r'root="([^"]+)"', Path(named[1]).read_text())
+    local = Path.home() / ".m2" / "repository"
+    return [*([local.as_uri()] if local.is_dir() else []), *(repositories() or [_CENTRAL])]
+
 
 _ICEBERG = "org.apache.iceberg"
 _ICEBERG_VERSION = "1.11.0"  # the newest whose `tests` jar, which holds the server, is published; 1.12.0 clients work
@@ -9,11 +65,11 @@ _JETTY_VERSION = "12.1.13"
 
 
 def _iceberg(artifact: str, sha256: str, classifier: str = "") -> Jar:
-    return Jar(Coordinates(_ICEBERG, f"iceberg-{artifact}", _ICEBERG_VERSION, classifier), sha256)
+    return ClassifiedJar(_ICEBERG, f"iceberg-{artifact}", _ICEBERG_VERSION, sha256, classifier)
 
 
 def _jetty(artifact: str, sha256: str, group: str = _JETTY) -> Jar:
-    return Jar(Coordinates(group, f"jetty-{artifact}", _JETTY_VERSION), sha256)
+    return Jar(group, f"jetty-{artifact}", _JETTY_VERSION, sha256)
 
 
 REST_SERVER_JARS = (
@@ -26,31 +82,45 @@ REST_SERVER_JARS = (
     _iceberg("aws-bundle", "38f01da7e96850cdd05e6616d758b77b43314b712a8808e3f9a824d56976162f"),
     JARS["sqlite-jdbc"],
     Jar(
-        Coordinates("com.github.ben-manes.caffeine", "caffeine", "2.9.3"),
+        "com.github.ben-manes.caffeine",
+        "caffeine",
+        "2.9.3",
         "1e0a7bbef1dd791653143f3f05d0e489934bf5481e58a87c9e619cd46b68729b",
     ),
     Jar(
-        Coordinates("dev.failsafe", "failsafe", "3.3.2"),
+        "dev.failsafe",
+        "failsafe",
+        "3.3.2",
         "2c5dc879a6dac7ea3a7b29d795e27bd49b8e7908b05c2f3e56053c19d79850f5",
     ),
     Jar(
-        Coordinates("org.apache.httpcomponents.client5", "httpclient5", "5.6.1"),
+        "org.apache.httpcomponents.client5",
+        "httpclient5",
+        "5.6.1",
         "1e3d8444c3c27772e4b9d42a790f06b3345a8ece4fd16d00981f2f2460e1e772",
     ),
     Jar(
-        Coordinates("org.apache.httpcomponents.core5", "httpcore5-h2", "5.4"),
+        "org.apache.httpcomponents.core5",
+        "httpcore5-h2",
+        "5.4",
         "2e0f4ace15db2d1609c2b06eca6012e7582afe4a99ad8d15073f62dd8edb3460",
     ),
     Jar(
-        Coordinates("org.roaringbitmap", "RoaringBitmap", "1.6.14"),
+        "org.roaringbitmap",
+        "RoaringBitmap",
+        "1.6.14",
         "78ae7a6261b5b03f53b8db991047d06959cfadbd0b08af54bd95dda40af9acba",
     ),
     Jar(
-        Coordinates("org.apache.httpcomponents.core5", "httpcore5", "5.4"),
+        "org.apache.httpcomponents.core5",
+        "httpcore5",
+        "5.4",
         "cec2981fa7f520efb63f0787c24f10af2679e31f9f75c448c4dde40a3ae8100d",
     ),
     Jar(
-        Coordinates("jakarta.servlet", "jakarta.servlet-api", "6.0.0"),
+        "jakarta.servlet",
+        "jakarta.servlet-api",
+        "6.0.0",
         "c034eb1afb158987dbb53a5fea0cadf611c8dae8daadd59c44d9d5ab70129cef",
     ),
     _jetty("ee10-servlet", "361374c3bf4cc93d45275ca2e9f74a928e65e537e5f50da645113306a27dbe53", f"{_JETTY}.ee10"),

