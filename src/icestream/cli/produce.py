@@ -187,7 +187,7 @@ class LineSender:
             self.send(lines[: len(lines) // 2])
             self.send(lines[len(lines) // 2 :])
             return
-        receipt = self._producer.offer_batch(batches, direct=True, block=True)
+        receipt = self._producer.offer_batch(batches, blocking=True)
         assert receipt is not None
         self._receipts.append(receipt)
         self._lines += len(lines)

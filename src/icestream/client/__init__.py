@@ -1,18 +1,30 @@
-"""The client: publish, read and administer topics over Arrow Flight. Needs nothing but pyarrow.
+"""The client: publish, read and administer topics over Arrow Flight. Needs nothing but pyarrow and msgspec.
+
+    with Client("grpc://127.0.0.1:8815") as client, client.producer("default/events") as producer:
+        offset = producer.send(b"hello").offset
 
 What it guarantees, whatever happens to the connection or the broker:
 
 - A receipt that gives an offset means that the message is stored as safely as the topic's acknowledgement level says.
-- One producer's messages are stored in the order of their `send`, each once; a message whose receipt fails with an
-  error of the broker is not stored, and one that fails because nobody answered (`UnavailableError`) may be.
-- A consumer gets every offset from its start, in order, once; following ones across restarts of the broker too.
-- A subscription delivers every message until it is acknowledged, whoever crashes, and none that a flush has confirmed.
+- One producer's messages are stored in the order of their `send`, each once. A message whose receipt fails with an
+  error of the broker is not stored; one that fails because the broker did not answer (`UnavailableError`) may be.
+- A consumer gets every offset from its start, in order, once; a following one across restarts of the broker too.
+- A subscription delivers every message until it is acknowledged, and never again once a flush has confirmed that.
 - Memory is bounded: per producer by `max_buffer_bytes`, per consumer by its read-ahead, per subscription by its credit.
 
-How it is built, from the outside in: `client` makes a `producer` with an `outbox`, which is the state machine that
-keeps order and numbering; a `publisher` moves the batches of all outboxes of one schema over one `publish_stream`.
-`consumer` hands out what a `feed` reads ahead. A `subscription` hands out what its `subscription_feed` gets by a
-`subscription_stream`, and `subscription_acks` sends what it says. `aio` is the same for asyncio.
+How it is built:
+
+    endpoint        how to reach a broker: address, token, certificates
+    connection      Flight calls out, typed errors back
+    client          what applications begin with; its calls by subject are in admin, pipeline and range_reader
+    producer        what applications publish with   → publisher, transport
+    publisher       the state machine of all batches: order, numbering, retries; pure
+    transport       the stream to the broker and the sender thread
+    receipt         the future that `send` returns
+    consumer        reads a topic ahead, without a group
+    subscription    consumes from a subscription
+    aio             the same for asyncio
+
 Not safe across a fork: make clients afterwards.
 """
 

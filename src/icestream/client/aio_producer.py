@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from icestream.client import producer as sync
 from icestream.client import receipt as sync_receipt
-from icestream.client.receipt import CommittedSnapshot, PendingBatch
-from icestream.model.errors import ClosedError, DeadlineError, IcestreamError, OverloadedError
+from icestream.client.publisher import PendingBatch
+from icestream.client.receipt import CommittedSnapshot
+from icestream.model.errors import DeadlineError, IcestreamError, OverloadedError
 
 R = TypeVar("R", sync_receipt.Receipt, sync_receipt.BatchReceipt)
 
@@ -176,7 +177,7 @@ class Producer:
         try:
             await self.flush(timeout)
         finally:
-            self._producer.release(ClosedError("the producer was closed", operation="send", place=self.topic))
+            self._producer.release()
 
     async def __aenter__(self) -> Self:
         return self

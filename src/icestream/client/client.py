@@ -29,10 +29,11 @@ from icestream.client.consumer import Consumer, Feed
 from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer
-from icestream.client.publisher import Outbox, Publisher
+from icestream.client.publisher import Outbox
 from icestream.client.range_reader import FrameCalls
 from icestream.client.receipt import wait_committed
 from icestream.client.subscription import Acks, Subscription, SubscriptionFeed
+from icestream.client.transport import PublishTransport
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import decode_schema, encode_schema
 from icestream.model.names import TopicName, check_producer
@@ -73,7 +74,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             endpoint = BrokerEndpoint(url, token=token, tls=tls)
         self._connection = Connection(endpoint, timeout_s=timeout)
         self._lock = threading.Lock()
-        self._publishers: dict[bytes, Publisher] = {}
+        self._transports: dict[bytes, PublishTransport] = {}
         self._producers: set[Producer] = set()
         self._feeds: list[Feed] = []
         self._subscriptions: set[Subscription] = set()
@@ -160,11 +161,11 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         )
         topic_schema = decode_schema(opened["schema"])
         limit = int(opened["max_batch_bytes"])
-        room = limit - min(_BATCH_HEADROOM_BYTES, limit // 4)
-        publisher = self._publisher(topic_schema)
+        broker_batch_bytes = limit - min(_BATCH_HEADROOM_BYTES, limit // 4)
+        transport = self._transport(topic_schema)
         outbox = Outbox(
             text,
-            publisher.lock,
+            transport.lock,
             name=chosen,
             new_name=_unique_name if name is None else None,
             next_sequence=max(int(opened["next_sequence"]), next_sequence),
@@ -173,31 +174,32 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             max_in_flight=max_in_flight,
             linger_s=linger_ms / 1000,
             retry_timeout_s=retry_timeout,
+            max_batch_bytes=min(max_batch_bytes, broker_batch_bytes),
+            max_batch_messages=max_batch_messages,
+            max_message_bytes=min(int(opened["max_message_bytes"]), broker_batch_bytes),
+            max_buffer_bytes=max_buffer_bytes,
         )
-        outbox.wait_committed = partial(wait_committed, self._connection, text)
         producer = Producer(
-            publisher,
+            transport,
             outbox,
             schema=topic_schema,
-            batch_bytes=min(max_batch_bytes, room),
-            batch_messages=max_batch_messages,
-            max_message_bytes=min(int(opened["max_message_bytes"]), room),
-            broker_batch_bytes=room,
-            max_buffer_bytes=max_buffer_bytes,
+            broker_batch_bytes=broker_batch_bytes,
             block_timeout=block_timeout,
+            wait_committed=partial(wait_committed, self._connection, text),
             on_close=self._producers.discard,
         )
         self._producers.add(producer)
         return producer
 
-    def _publisher(self, schema: pa.Schema) -> Publisher:
+    def _transport(self, schema: pa.Schema) -> PublishTransport:
+        """Return the transport of the producers with this schema; it is opened with the first of them."""
         key = schema.serialize().to_pybytes()
         with self._lock:
             self._connection.check_open("open producer")
-            publisher = self._publishers.get(key)
-            if publisher is None:
-                publisher = self._publishers[key] = Publisher(self._connection, schema)
-            return publisher
+            transport = self._transports.get(key)
+            if transport is None:
+                transport = self._transports[key] = PublishTransport(self._connection, schema)
+            return transport
 
     # ---- reading
 
@@ -346,10 +348,10 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             subscription.close(max(0.0, deadline - time.monotonic()))
         with self._lock:
             self._connection.close()
-            publishers, self._publishers = list(self._publishers.values()), {}
+            transports, self._transports = list(self._transports.values()), {}
             feeds, self._feeds = self._feeds, []
-        for publisher in publishers:
-            publisher.close(ClosedError("the client was closed", operation="publish"))
+        for transport in transports:
+            transport.close(ClosedError("the client was closed", operation="publish"))
         for feed in feeds:
             feed.close()
 

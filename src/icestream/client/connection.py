@@ -172,6 +172,11 @@ class Connection:
         self._client.close()
 
 
+def is_temporary(error: IcestreamError) -> bool:
+    """Tell whether trying again may help. A broker that is stopping says that it is closed; another one starts."""
+    return error.retryable or isinstance(error, ClosedError)
+
+
 def _error_fields(error: Exception) -> dict[str, Any] | None:
     extra = getattr(error, "extra_info", None)
     if not extra:

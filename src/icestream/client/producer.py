@@ -1,4 +1,7 @@
-"""Publishing to one topic."""
+"""Producers: the objects that applications publish with.
+
+A producer checks what it is given and puts it into its outbox; `icestream.client.publisher` decides what is sent when.
+"""
 
 import contextlib
 import threading
@@ -9,8 +12,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from icestream.client.publisher import Outbox, Publisher
-from icestream.client.receipt import BatchReceipt, PendingBatch, Receipt
+from icestream.client.publisher import Outbox, PendingBatch
+from icestream.client.receipt import BatchReceipt, Receipt, WaitCommitted
+from icestream.client.transport import PublishTransport
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -22,14 +26,13 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import MESSAGE_SCHEMA, check_batch, check_message_sizes
 
-# --------------------
-# Arrow data from users, made into batches that the topic and the broker take.
+# ---- Arrow data, made into batches that the topic and the broker take
 
 
 def to_batches(
     data: Any, schema: pa.Schema, *, max_batch_bytes: int, max_message_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """`data` as sound batches of `schema`, none larger than allowed. Columns that fit are not copied."""
+    """Return `data` as valid batches of `schema`, none larger than allowed. Columns that fit are not copied."""
     if not isinstance(data, pa.Table | pa.RecordBatch):
         raise InvalidMessageError(
             f"a batch is a pyarrow Table or RecordBatch, not {type(data).__name__}", operation="send_batch"
@@ -45,9 +48,9 @@ def to_batches(
 
 
 def _conform(data: Any, schema: pa.Schema) -> Any:
-    """The columns of `schema` by name, in its order, each cast where its type differs.
+    """Return the columns of `schema` by name, in its order, each cast where its type differs.
 
-    One that is missing is null where it may be: a topic may have got columns since its senders were written.
+    A missing column is null if it may be: a topic may have got columns since its producers were written.
     """
     names = data.schema.names
     if unknown := sorted(set(names) - set(schema.names)):
@@ -83,7 +86,7 @@ def _cast(column: Any, field: pa.Field) -> Any:
 
 
 def _split(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices of whole rows, each at most `max_bytes` on the wire; slices share the batch's memory."""
+    """Return slices of whole rows, each at most `max_bytes` on the wire; slices share the batch's memory."""
     if batch.num_rows == 0:
         return
     size = pa.ipc.get_record_batch_size(batch)
@@ -92,18 +95,16 @@ def _split(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
         return
     if batch.num_rows == 1:
         raise TooLargeError(f"a message has {size} bytes, the broker's limit is {max_bytes}", operation="send_batch")
-    # A little more parts than the average needs, so that uneven rows seldom have to be halved again.
+    # A few more slices than the average needs, so that uneven rows seldom have to be halved again.
     rows = max(1, min(batch.num_rows // 2, int(batch.num_rows * max_bytes / size * 0.95)))
     for start in range(0, batch.num_rows, rows):
         yield from _split(batch.slice(start, rows), max_bytes)
 
 
-# --------------------
-# What a single message may be made of, checked before it joins others in a batch that it could spoil.
-
+# ---- single messages, checked before they join others in a batch that they could spoil
 
 MESSAGE_OVERHEAD_BYTES = 24
-"""Arrow's offsets and null bits a message, rounded up; so the client's limits are never wider than the broker's."""
+"""Arrow's offsets and null bits of a message, rounded up; so the client's limits are never wider than the broker's."""
 
 ATTRIBUTE_OVERHEAD_BYTES = 16
 
@@ -111,7 +112,7 @@ ATTRIBUTE_OVERHEAD_BYTES = 16
 def checked(
     payload: Any, key: Any, attributes: Mapping[str, str] | None
 ) -> tuple[bytes, bytes | None, list[tuple[str, str]] | None, int]:
-    """Values that Arrow will take, copied where the caller could still change them, and their size."""
+    """Return values that Arrow takes, copied where the caller could still change them, and their size."""
     payload = _bytes(payload, "payload")
     size = len(payload) + MESSAGE_OVERHEAD_BYTES
     if key is not None:
@@ -149,34 +150,28 @@ class Producer:
 
     def __init__(
         self,
-        publisher: Publisher,
+        transport: PublishTransport,
         outbox: Outbox,
         *,
         schema: pa.Schema,
-        batch_bytes: int,
-        batch_messages: int,
-        max_message_bytes: int,
         broker_batch_bytes: int,
-        max_buffer_bytes: int,
         block_timeout: float | None,
+        wait_committed: WaitCommitted,
         on_close: Callable[["Producer"], None],
     ) -> None:
         self.topic = outbox.topic
-        self._publisher = publisher
+        self.block_timeout = block_timeout
+        self._transport = transport
+        self._publisher = transport.publisher
         self._outbox = outbox
-        self._lock = publisher.lock
+        self._lock = transport.lock
         self._schema = schema
         self._takes_messages = schema.equals(MESSAGE_SCHEMA)
-        self._batch_bytes = batch_bytes
-        self._batch_messages = batch_messages
-        self._max_message_bytes = max_message_bytes
         self._broker_batch_bytes = broker_batch_bytes
-        self._max_buffer_bytes = max_buffer_bytes
-        self.block_timeout = block_timeout
-        self._eager = not outbox.linger_s
-        self._closed = False
+        self._is_eager = not outbox.linger_s
+        self._wait_committed = wait_committed
         self._on_close = on_close
-        publisher.attach(outbox)
+        transport.attach(outbox)
 
     @property
     def name(self) -> str:
@@ -184,25 +179,24 @@ class Producer:
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next message, of this producer's own."""
+        """The number of the next message, in this producer's own count."""
         return self._outbox.next_sequence
 
     @property
     def connected(self) -> bool:
-        """Whether there is a stream to the broker at the moment."""
-        return self._publisher.connected
+        """Whether there is a stream to the broker at the moment, or the first one is about to be opened."""
+        return self._publisher.is_reachable
 
     def trouble(self, patience_s: float) -> IcestreamError | None:
-        """What the broker answered last, if it has accepted nothing for so long and is to be asked again."""
+        """Return the last error if the broker has accepted nothing for `patience_s` seconds and is tried again."""
         with self._lock:
-            outbox = self._outbox
-            if outbox.sent or not outbox.busy or time.monotonic() - outbox.progress_at < patience_s:
-                return None
-            return self._publisher.last_error or outbox.last_error
+            return self._publisher.trouble_of(self._outbox, patience_s, time.monotonic())
+
+    # ---- sending
 
     def send(self, payload: bytes, key: bytes | None = None, attributes: Mapping[str, str] | None = None) -> Receipt:
         """Publish one message. Returns at once, unless `max_buffer_bytes` wait for their acknowledgement already."""
-        receipt = self.offer(payload, key, attributes, direct=True, block=True)
+        receipt = self.offer(payload, key, attributes, blocking=True)
         assert receipt is not None
         return receipt
 
@@ -212,12 +206,11 @@ class Producer:
         key: bytes | None = None,
         attributes: Mapping[str, str] | None = None,
         *,
-        direct: bool = False,
-        block: bool = False,
+        blocking: bool = False,
     ) -> Receipt | None:
-        """`send`, for callers that must not wait: None when the buffer is full and `block` is off.
+        """Publish like `send`; without `blocking`, return None when the buffer is full.
 
-        `direct` lets the calling thread write a lone message to the network itself.
+        A thread that may block also writes to the network itself where that saves a hand-over.
         """
         pairs: list[tuple[str, str]] | None = None
         if type(payload) is bytes and key is None and attributes is None:
@@ -227,124 +220,90 @@ class Producer:
         outbox = self._outbox
         work: list[PendingBatch] = []
         with self._lock:
-            batch = outbox.open
-            fresh = (
-                batch is None
-                or batch.nbytes + size > self._batch_bytes
-                or batch.count >= self._batch_messages
-                or outbox.buffered_bytes + size > self._max_buffer_bytes
-                or size > self._max_message_bytes
-            )
-            if fresh:
-                batch = self._room(size, block=block)
-                if batch is None:
+            batch = outbox.add(payload, key, pairs, size)
+            if batch is None:
+                self._check_message(size)
+                if not self._wait_for_room(size, blocking=blocking):
                     return None
-            assert batch is not None
-            receipt = Receipt(batch, batch.append(payload, key, pairs, size))
-            outbox.buffered_bytes += size
-            if fresh or (self._eager and not outbox.sent):
-                work = self._start(direct=direct)
+                now = time.monotonic()
+                self._publisher.open_batch(outbox, size, now)
+                batch = outbox.add(payload, key, pairs, size, unchecked=True)
+                assert batch is not None
+                receipt = Receipt(batch, batch.count - 1, self._wait_committed)
+                work = self._publisher.start(outbox, now, direct=blocking)
+            else:
+                receipt = Receipt(batch, batch.count - 1, self._wait_committed)
+                if self._is_eager and not outbox.sent:
+                    work = self._publisher.start(outbox, time.monotonic(), direct=blocking)
         if work:
-            self._publisher.write(work)
+            self._transport.write(work)
         return receipt
 
     def send_batch(self, data: "pa.Table | pa.RecordBatch") -> BatchReceipt:
         """Publish Arrow data as it is; the broker's size limits may make several batches of it.
 
-        An ordinary topic takes a `payload` column (binary or text) and, where there are, `key` and `attributes`; a
-        topic with its own schema takes exactly that, where columns that may be null may be left out.
+        An ordinary topic takes a `payload` column (binary or text) and, if there are any, `key` and `attributes`. A
+        topic with its own schema takes exactly those columns; nullable ones may be left out.
         """
-        receipt = self.offer_batch(self.prepare(data), direct=True, block=True)
+        receipt = self.offer_batch(self.prepare(data), blocking=True)
         assert receipt is not None
         return receipt
 
     def prepare(self, data: Any) -> list[pa.RecordBatch]:
-        """The batches that `data` becomes; all are made before the first is sent, so a bad row sends nothing."""
+        """Return the batches that `data` becomes. All are made before the first is sent, so a bad row sends nothing."""
         batches = list(
             to_batches(
                 data,
                 self._schema,
                 max_batch_bytes=self._broker_batch_bytes,
-                max_message_bytes=self._max_message_bytes,
+                max_message_bytes=self._outbox.max_message_bytes,
             )
         )
         if not batches:
             raise InvalidMessageError("the batch has no messages", operation="send_batch")
         return batches
 
-    def offer_batch(
-        self, batches: list[pa.RecordBatch], *, direct: bool = False, block: bool = False
-    ) -> BatchReceipt | None:
-        """Send what `prepare` gave. Without `block`, None if the buffer is full; else all goes into it."""
+    def offer_batch(self, batches: list[pa.RecordBatch], *, blocking: bool = False) -> BatchReceipt | None:
+        """Send what `prepare` returned. Without `blocking`, return None if the buffer is full; else it takes all."""
         parts: list[PendingBatch] = []
         for record in batches:
             nbytes = record.nbytes
             with self._lock:
-                if not self._wait_for_room(nbytes, block=block, force=bool(parts) and not block):
+                if not self._wait_for_room(nbytes, blocking=blocking, force=bool(parts) and not blocking):
                     return None
-                outbox = self._outbox
-                outbox.seal()
-                part = outbox.new_batch(time.monotonic(), record, nbytes)
-                outbox.queue.append(part)
-                outbox.buffered_bytes += nbytes
-                parts.append(part)
-                work = self._start(direct=direct)
+                now = time.monotonic()
+                parts.append(self._outbox.add_record(record, nbytes, now))
+                work = self._publisher.start(self._outbox, now, direct=blocking)
             if work:
-                self._publisher.write(work)
-        return BatchReceipt(parts)
+                self._transport.write(work)
+        return BatchReceipt(parts, self._wait_committed)
 
     # ---- with the lock held
 
-    def _start(self, *, direct: bool) -> list[PendingBatch]:
-        now = time.monotonic()
-        if not self._outbox.sendable(now):
-            return []  # what it waits for, an acknowledgement or a timer, brings the sender thread to it
-        if direct:
-            return self._publisher.begin(self._outbox, now)
-        self._publisher.schedule(self._outbox)
-        return []
-
-    def _room(self, size: int, *, block: bool) -> PendingBatch | None:
-        """An open batch that the message fits into."""
+    def _check_message(self, size: int) -> None:
         if not self._takes_messages:
             raise InvalidRequestError(
                 f"topic {self.topic} has its own schema", operation="send", remedy="use send_batch with those columns"
             )
-        if size > self._max_message_bytes:
+        if size > self._outbox.max_message_bytes:
             raise TooLargeError(
-                f"the message has {size} bytes with its overhead, the limit is {self._max_message_bytes}",
+                f"the message has {size} bytes with its overhead, the limit is {self._outbox.max_message_bytes}",
                 operation="send",
                 place=self.topic,
             )
-        if not self._wait_for_room(size, block=block):
-            return None
-        outbox = self._outbox
-        batch = outbox.open
-        if batch is not None and (batch.nbytes + size > self._batch_bytes or batch.count >= self._batch_messages):
-            outbox.seal()
-            batch = None
-        if batch is None:
-            now = time.monotonic()
-            batch = outbox.open = outbox.new_batch(now)
-            if not self._eager:
-                self._publisher.seal_at(now + outbox.linger_s, outbox, batch)
-        return batch
 
-    def _wait_for_room(self, size: int, *, block: bool, force: bool = False) -> bool:
-        """Wait until the buffer takes `size` more bytes; an empty one takes anything."""
+    def _wait_for_room(self, size: int, *, blocking: bool, force: bool = False) -> bool:
+        """Wait, without the lock, until the buffer takes `size` more bytes; False if it is full and may not wait."""
         outbox = self._outbox
         deadline = None
         while True:
-            self._check_open()
-            if force or not outbox.buffered_bytes or outbox.buffered_bytes + size <= self._max_buffer_bytes:
+            outbox.check_open()
+            if force or outbox.has_room(size):
                 return True
-            if not block:
+            if not blocking:
                 return False
-            # What is collected must be on its way, or nothing would ever free the buffer.
-            outbox.seal()
-            self._publisher.schedule(outbox)
-            if outbox.space is None:
-                outbox.space = threading.Condition(self._lock)
+            # What is collected must be sent, or nothing would ever free the buffer.
+            self._publisher.send_all(outbox)
             now = time.monotonic()
             if deadline is None and self.block_timeout is not None:
                 deadline = now + self.block_timeout
@@ -355,45 +314,41 @@ class Producer:
                     place=self.topic,
                     remedy="send slower, raise max_buffer_bytes, or look at the broker",
                 )
-            outbox.space.wait(None if deadline is None else deadline - now)
+            has_room = threading.Event()
+            outbox.when_room(has_room.set)
+            self._lock.release()
+            try:
+                has_room.wait(None if deadline is None else deadline - now)
+            finally:
+                self._lock.acquire()
 
-    def _check_open(self) -> None:
-        if self._outbox.failure is not None:
-            raise self._outbox.failure
-        if self._closed:
-            raise ClosedError("the producer is closed", operation="send", place=self.topic)
+    # ---- without
 
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call back, once, when something was acknowledged or failed; at once if nothing waits."""
         with self._lock:
-            outbox = self._outbox
-            if outbox.buffered_bytes:
-                outbox.seal()
-                self._publisher.schedule(outbox)
-                outbox.space_callbacks.append(callback)
+            if self._outbox.buffered_bytes:
+                self._publisher.send_all(self._outbox)
+                self._outbox.when_room(callback)
                 return
         callback()
 
-    # ---- the end
-
     def pending(self) -> list[PendingBatch]:
-        """Start sending all that was collected, without lingering, and tell what is not acknowledged."""
+        """Start to send everything that was collected, without lingering; return what is not acknowledged."""
         with self._lock:
-            self._outbox.seal()
-            self._publisher.schedule(self._outbox)
+            self._publisher.send_all(self._outbox)
             return self._outbox.pending()
 
     def take_failure(self) -> IcestreamError | None:
-        """The first failure since the last call that no receipt was asked about."""
+        """Return the first failure since the last call that no receipt was asked about."""
         with self._lock:
-            failed, self._outbox.unseen_failures = self._outbox.unseen_failures, []
-        return next((batch.error for batch in failed if not batch.seen), None)
+            return self._outbox.take_failure()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent is acknowledged.
+        """Wait until everything that was sent is acknowledged.
 
         Raises DeadlineError after `timeout` seconds, or the error of a message that failed since the last flush and
-        whose receipt nobody has looked at.
+        whose receipt was never asked for it.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for batch in self.pending():
@@ -403,6 +358,8 @@ class Producer:
         if error is not None:
             raise error
 
+    # ---- the end
+
     def close(self, timeout: float | None = None) -> None:
         """Flush and take no more. Closing again does nothing."""
         if not self.shut():
@@ -410,20 +367,17 @@ class Producer:
         try:
             self.flush(timeout)
         finally:
-            self.release(ClosedError("the producer was closed", operation="send", place=self.topic))
+            self.release()
 
     def shut(self) -> bool:
         """Take no more messages; False if that was so before."""
         with self._lock:
-            was_open, self._closed = not self._closed, True
-            # The fast path of `send` looks at nothing but the open batch.
-            self._outbox.seal()
-            return was_open
+            return self._outbox.close()
 
-    def release(self, error: IcestreamError) -> None:
-        """Let go of the stream; what is not acknowledged yet fails."""
-        self._closed = True
-        self._publisher.detach(self._outbox, error)
+    def release(self) -> None:
+        """Leave the stream; what is not acknowledged yet fails with ClosedError."""
+        error = ClosedError("the producer was closed", operation="send", place=self.topic)
+        self._transport.detach(self._outbox, error)
         self._on_close(self)
 
     def __enter__(self) -> Self:

@@ -1,28 +1,47 @@
-"""All producers of a client that share an Arrow schema, on one stream.
+"""The publishing state machine: every batch of every producer on one stream. No threads, no network, no clock.
 
-Any thread may write, one at a time: the thread that sends a lone message writes it itself, so it pays for no hand-over;
-what cannot go at once is left to the sender thread, which is woken by acknowledgements, timers and reconnects, and
-writes what several producers of a topic have by then as one. There are two threads, however many producers there are.
-One lock guards all state and is never held during input or output.
+    Publisher       whose turn it is: ready producers, timers, batches in flight, producers that write together
+    └─ Outbox       one producer: its open batch, its queue, what is in flight, its numbering
+       └─ PendingBatch   messages that are sent, acknowledged and failed together
 
-Producers that were answered together wait a moment for each other: see `gathering`.
+State changes here and nowhere else. Producers and the transport call methods, with `PublishTransport.lock` held. The
+transport says what time it is and what the network did; the machine says what to write, and returns the callbacks to
+run once the lock is released.
+
+What the machine guarantees, given a broker that keeps the protocol: batches of a producer are stored in the order in
+which they were sealed, each at most once, and a batch that fails with a final error leaves no hole behind it.
+
+The rules of an outbox:
+
+1. A batch gets its sequence when it is first written, and keeps it as long as a copy of it may still reach the broker.
+2. At most `max_in_flight` batches are unacknowledged. It is one batch until the broker has stored one under this name,
+   because the broker cannot see a hole in the sequences of a producer that it does not know.
+3. After any failure nothing new is written until everything in flight is acknowledged or refused. Then the batches that
+   failed for now are written again, oldest first, with the same sequences.
+4. After a final failure the sequences from the failed one on are given anew, so that the broker sees no hole. Before
+   that, all earlier batches are settled under their own sequences; the later ones cannot have been stored. This is safe
+   only if no copy of a later batch can arrive afterwards and fit into the new sequences by accident. A copy that was
+   acknowledged or refused is dead. A copy that was on a stream when it broke may still sit in the broker; then the
+   sequences cannot be continued: a producer with a generated name takes a new name and counts from 0, one with a given
+   name fails. A producer whose name another producer has taken over fails too.
+5. When the broker has accepted nothing for `retry_timeout_s`, everything that waits fails, and rule 4 applies.
+
+Producers whose batches were acknowledged together are likely to send again together. So the first of them to send waits
+up to `COALESCE_SECONDS` for the others, and the last one writes the batches of all as one request.
 """
 
 import heapq
 import itertools
 import json
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.flight as fl
 
-from icestream.client.connection import Backoff, Connection
-from icestream.client.receipt import CommittedSnapshot, PendingBatch
+from icestream.client.connection import Backoff, is_temporary
 from icestream.model.errors import (
     ClosedError,
     IcestreamError,
@@ -31,40 +50,149 @@ from icestream.model.errors import (
     UnavailableError,
     error_from_dict,
 )
+from icestream.model.lone_message import MAX_SINGLE_BYTES, encode_message
 from icestream.model.messages import message_batch
 from icestream.protocol.publish import lone_message
 
-# --------------------
-# One producer's batches in order: what is open, queued, in flight, and to be sent again. No threads, no network.
-#
-# What it guarantees, given a broker that keeps the protocol: batches are stored in the order in which they were sealed,
-# each at most once, and a batch that is reported as failed with a final error leaves no hole behind it.
-#
-# The rules:
-#
-# 1. A batch gets its sequence when it is first written, and keeps it as long as a copy of it may still reach the
-# broker.
-# 2. At most `max_in_flight` batches are unanswered; a single one until the broker has stored one under this name,
-# because
-#    it cannot see a hole in the count of a producer that it does not know.
-# 3. After any failure nothing new is written until all that is in flight is answered. Then what failed for now is
-# written
-#    again from the oldest on, with the same sequences.
-# 4. After a final failure the sequences from the failed one on are given anew, so that the broker sees no hole. Before
-#    that, all earlier batches are settled under their own sequences; the later ones cannot have been stored. It is safe
-#    only when no copy of a later batch can turn up afterwards and fit by accident into the new count. A copy that was
-#    answered is dead; one that was on a stream when it broke may still sit in the broker. In that case the count cannot
-#    be continued: a producer with a generated name takes a new name and counts from 0, one with a given name fails. So
-#    does one whose name another producer was opened with since.
-# 5. When the broker has accepted nothing for `retry_timeout_s`, all that waits fails, and rule 4 applies.
+COALESCE_SECONDS = 0.001
+"""How long producers that were acknowledged together wait for each other: less than the acknowledgement took."""
+
+_CHECK_INTERVAL_S = 1.0
+_COMBINED_BATCHES = 128
+_COMBINED_BYTES = 256 * 1024
+"""Limits of a request that carries batches of several producers."""
+_SEVERAL = 2
+_KEPT_FAILURES = 1000
+"""`flush` reports the first unseen failure; the list must not grow when nobody ever calls it."""
+_NOT_NUMBERED = 1 << 63
+
+Callbacks = list[Callable[[], None]]
+"""To be called once the lock is released: they may run the application's code."""
 
 
-Afterwards = list[Callable[[], None]]
-"""What is to be called once the lock is let go: it may run other people's code."""
+class PendingBatch:
+    """Messages that are sent, acknowledged and failed together; the receipts of its messages share it.
+
+    Columns of Python values while it is open, one Arrow batch once it is written. Nothing changes after `done`.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "callbacks",
+        "count",
+        "done",
+        "error",
+        "gate",
+        "keys",
+        "loop_waiter",
+        "nbytes",
+        "outbox",
+        "payloads",
+        "publish_time_us",
+        "record",
+        "seen",
+        "sequence",
+        "snapshot_id",
+        "writes",
+    )
+
+    def __init__(self, outbox: "Outbox", record: pa.RecordBatch | None = None, nbytes: int = 0) -> None:
+        self.outbox = outbox
+        self.record = record
+        self.payloads: list[bytes] = []
+        self.keys: list[bytes | None] | None = None
+        self.attributes: list[Any] | None = None
+        self.count: int = 0 if record is None else record.num_rows
+        self.nbytes = nbytes
+        self.sequence: int | None = None
+        self.writes = 0
+        self.base_offset = -1
+        self.publish_time_us = 0
+        self.snapshot_id: int | None = None
+        self.error: IcestreamError | None = None
+        self.done = False
+        self.seen = False
+        """Whether the application has asked a receipt for the outcome."""
+        self.gate: threading.Lock | None = None
+        self.callbacks: Callbacks | None = None
+        self.loop_waiter: Any = None
+
+    @property
+    def is_lone_message(self) -> bool:
+        """Whether it is one small message in Python values, which travels without Arrow."""
+        return self.count == 1 and self.record is None and self.nbytes <= MAX_SINGLE_BYTES
+
+    def lone_body(self) -> bytes:
+        key = self.keys[0] if self.keys is not None else None
+        return encode_message(self.payloads[0], key, self.attributes[0] if self.attributes is not None else None)
+
+    def arrow(self) -> pa.RecordBatch:
+        """Return the batch as Arrow, made once. Needs no lock: only the thread that writes the batch calls it."""
+        if self.record is None:
+            self.record = message_batch(self.payloads, self.keys, self.attributes)
+            self.payloads = []
+            self.keys = self.attributes = None
+        return self.record
+
+    def succeed(self, base_offset: int, publish_time_us: int, snapshot_id: int | None) -> None:
+        self.base_offset = base_offset
+        self.publish_time_us = publish_time_us
+        self.snapshot_id = snapshot_id
+        self._finish()
+
+    def fail(self, error: IcestreamError) -> None:
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.record = None
+        # The payloads go last: a thread in `arrow` must not meet an empty list of them with the keys of all.
+        self.keys = self.attributes = None
+        self.payloads = []
+        self.done = True
+
+    # ---- without the lock
+
+    def announce(self) -> None:
+        """Release the waiting threads and run the callbacks, after `succeed` or `fail`."""
+        if self.gate is not None:
+            self.gate.release()
+        for callback in self.callbacks or ():
+            callback()
+        self.callbacks = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the batch is done; False after `timeout` seconds.
+
+        The gate is a lock that each waiting thread opens for the next: cheaper than an Event, and made only when a
+        thread has to wait.
+        """
+        with self.outbox.lock:
+            if self.done:
+                return True
+            gate = self.gate
+            if gate is None:
+                gate = self.gate = threading.Lock()
+                gate.acquire()
+        if not gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return False
+        gate.release()
+        return True
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Run `callback` once, now or in the thread that completes the batch."""
+        with self.outbox.lock:
+            if not self.done:
+                if self.callbacks is None:
+                    self.callbacks = []
+                self.callbacks.append(callback)
+                return
+        callback()
 
 
 class Outbox:
-    """All methods but `__init__` need the lock."""
+    """One producer's batches, in order. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -79,95 +207,182 @@ class Outbox:
         max_in_flight: int = 8,
         linger_s: float = 0.0,
         retry_timeout_s: float | None = 60.0,
+        max_batch_bytes: int = 1 << 20,
+        max_batch_messages: int = 10_000,
+        max_message_bytes: int = 1 << 20,
+        max_buffer_bytes: int = 64 << 20,
         backoff: Backoff | None = None,
     ) -> None:
         self.topic = topic
         self.lock = lock
         self.name = name
-        self.new_name = new_name
         self.session = session
         self.ack = ack
         self.linger_s = linger_s
         self.retry_timeout_s = retry_timeout_s
+        self.max_message_bytes = max_message_bytes
         self.open: PendingBatch | None = None
         self.queue: deque[PendingBatch] = deque()
         self.sent: deque[PendingBatch] = deque()
         self.buffered_bytes = 0
+        """Bytes of messages that are not acknowledged."""
+        self.next_sequence = next_sequence
         self.not_before = 0.0
-        self.timer_at = 0.0
         self.held = False
+        """Whether it writes nothing more until what is in flight is settled, because its time is over."""
         self.progress_at = 0.0
         self.last_error: IcestreamError | None = None
         self.failure: IcestreamError | None = None
-        self.scheduled = False
-        self.space: threading.Condition | None = None
-        self.space_callbacks: list[Callable[[], None]] = []
-        self.unseen_failures: list[PendingBatch] = []
-        self.wait_committed: Callable[[int, float | None], CommittedSnapshot] | None = None
-        """Waits until an offset of the topic is in the table; needs no lock."""
-        self._next_sequence = next_sequence
-        self._known = next_sequence > 0
+        """Why it takes no more messages, for good."""
+        self.is_closed = False
+        self.is_scheduled = False
+        """Whether the publisher has it in its queue of ready producers."""
+        self.timer_at = 0.0
+        """When the publisher looks at it again, if it has a timer."""
+        self._new_name = new_name
         self._max_in_flight = max_in_flight
-        self._redo: list[PendingBatch] = []
+        self._max_batch_bytes = max_batch_bytes
+        self._max_batch_messages = max_batch_messages
+        self._max_buffer_bytes = max_buffer_bytes
+        self._is_known = next_sequence > 0
+        self._to_resend: list[PendingBatch] = []
         self._hole: int | None = None
         self._exposed_end = 0
+        """The end of the sequences of which a broken stream may still hold copies."""
         self._must_restart = False
         self._backoff = backoff or Backoff()
         self._metadata_head = self._head()
-
-    @property
-    def next_sequence(self) -> int:
-        return self._next_sequence
+        self._room_callbacks: Callbacks = []
+        self._unseen_failures: list[PendingBatch] = []
 
     # ---- filling
 
-    def new_batch(self, now: float, record: Any = None, nbytes: int = 0) -> PendingBatch:
-        if not self.busy:
+    def add(
+        self, payload: bytes, key: bytes | None, attributes: Any, size: int, *, unchecked: bool = False
+    ) -> PendingBatch | None:
+        """Append a message to the open batch, and return that; None if there is none that takes it.
+
+        Columns for keys and attributes exist once a message of the batch has one.
+        """
+        batch = self.open
+        if batch is None:
+            return None
+        count = batch.count
+        batch_bytes = batch.nbytes + size
+        buffered_bytes = self.buffered_bytes + size
+        if (
+            batch_bytes > self._max_batch_bytes
+            or count >= self._max_batch_messages
+            or buffered_bytes > self._max_buffer_bytes
+            or size > self.max_message_bytes
+        ) and not unchecked:
+            return None
+        batch.payloads.append(payload)
+        if key is not None or batch.keys is not None:
+            if batch.keys is None:
+                batch.keys = [None] * count
+            batch.keys.append(key)
+        if attributes is not None or batch.attributes is not None:
+            if batch.attributes is None:
+                batch.attributes = [None] * count
+            batch.attributes.append(attributes)
+        batch.count = count + 1
+        batch.nbytes = batch_bytes
+        self.buffered_bytes = buffered_bytes
+        return batch
+
+    def open_batch(self, size: int, now: float) -> PendingBatch | None:
+        """See to it that the open batch takes a message of `size` bytes; return it if it is a new one."""
+        batch = self.open
+        if batch is not None and (
+            batch.nbytes + size > self._max_batch_bytes or batch.count >= self._max_batch_messages
+        ):
+            self.seal()
+        if self.open is not None:
+            return None
+        self.open = self._new_batch(now)
+        return self.open
+
+    def add_record(self, record: pa.RecordBatch, nbytes: int, now: float) -> PendingBatch:
+        """Queue an Arrow batch behind the messages that were added before it."""
+        self.seal()
+        batch = self._new_batch(now, record, nbytes)
+        self.queue.append(batch)
+        self.buffered_bytes += nbytes
+        return batch
+
+    def _new_batch(self, now: float, record: pa.RecordBatch | None = None, nbytes: int = 0) -> PendingBatch:
+        if not self.is_busy:
             self.progress_at = now
-        return PendingBatch(self.lock, self, record, nbytes)
+        return PendingBatch(self, record, nbytes)
 
     def seal(self) -> None:
-        """Queue what was collected."""
+        """Queue the open batch; it takes no more messages."""
         if self.open is not None and self.open.count:
             self.queue.append(self.open)
         self.open = None
 
+    def has_room(self, size: int) -> bool:
+        """Tell whether the buffer takes `size` more bytes; an empty one takes anything."""
+        return not self.buffered_bytes or self.buffered_bytes + size <= self._max_buffer_bytes
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call back, once, when something was acknowledged or failed."""
+        self._room_callbacks.append(callback)
+
+    def check_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.is_closed:
+            raise ClosedError("the producer is closed", operation="send", place=self.topic)
+
+    def close(self) -> bool:
+        """Take no more messages; False if that was so before."""
+        was_open, self.is_closed = not self.is_closed, True
+        self.seal()  # `add` looks at nothing but the open batch
+        return was_open
+
     def pending(self) -> list[PendingBatch]:
-        """All that is not acknowledged yet, oldest first."""
-        waiting = [*self._redo, *self.sent, *self.queue]
+        """Return all batches that are not acknowledged yet, oldest first."""
+        waiting = [*self._to_resend, *self.sent, *self.queue]
         waiting.sort(key=lambda batch: _NOT_NUMBERED if batch.sequence is None else batch.sequence)
         if self.open is not None and self.open.count:
             waiting.append(self.open)
         return waiting
 
+    def take_failure(self) -> IcestreamError | None:
+        """Return the first failure since the last call that no receipt was asked about."""
+        failed, self._unseen_failures = self._unseen_failures, []
+        return next((batch.error for batch in failed if not batch.seen), None)
+
     @property
-    def busy(self) -> bool:
-        return bool(self.sent or self.queue or self._redo or self.open)
+    def is_busy(self) -> bool:
+        return bool(self.sent or self.queue or self._to_resend or self.open)
 
     # ---- writing
 
-    def sendable(self, now: float) -> bool:
+    def is_sendable(self, now: float) -> bool:
         if now < self.not_before or self.held:
             return False
-        if (self._hole is not None or self._redo) and not self._before_hole():
+        if (self._hole is not None or self._to_resend) and not self._is_before_hole():
             return False
-        if len(self.sent) >= (self._max_in_flight if self._known else 1):
+        if len(self.sent) >= (self._max_in_flight if self._is_known else 1):
             return False
         return bool(self.queue) or (not self.linger_s and not self.sent and self.open is not None)
 
     def can_join(self, first: "Outbox", room: int, now: float) -> bool:
-        """Whether what `take` would give may be written together with a batch of another producer."""
+        """Tell whether what `take` would return may travel in one request with a batch of another producer."""
         batch = self.queue[0] if self.queue else self.open
         if batch is None or batch.record is not None or batch.nbytes > room:
             return False
-        return (self.topic, self.ack) == (first.topic, first.ack) and self.sendable(now)
+        return (self.topic, self.ack) == (first.topic, first.ack) and self.is_sendable(now)
 
     def take(self, now: float) -> PendingBatch | None:
-        """The next batch to write, which is in flight from now on.
+        """Return the next batch to write, which is in flight from now on.
 
         Without linger an open batch goes as soon as nothing is in flight; while something is, messages collect.
         """
-        if not self.sendable(now):
+        if not self.is_sendable(now):
             return None
         if self.queue:
             batch = self.queue.popleft()
@@ -175,8 +390,8 @@ class Outbox:
             assert self.open is not None
             batch, self.open = self.open, None
         if batch.sequence is None:
-            batch.sequence = self._next_sequence
-            self._next_sequence += batch.count
+            batch.sequence = self.next_sequence
+            self.next_sequence += batch.count
         batch.writes += 1
         self.sent.append(batch)
         return batch
@@ -193,9 +408,9 @@ class Outbox:
             fields["ack"] = self.ack
         return json.dumps(fields, separators=(",", ":"))[:-1]
 
-    # ---- answers; each gives the batches that are done now
+    # ---- what the broker and the network did; each returns the batches that are done now
 
-    def stored(
+    def acked(
         self,
         batch: PendingBatch,
         base_offset: int,
@@ -206,11 +421,11 @@ class Outbox:
         duplicate: bool = False,
     ) -> list[PendingBatch]:
         if duplicate and self.session and batch.writes == 1:
-            # What goes out for the first time repeats nothing of ours: another producer of this name has sent something
-            # under this number, and a broker that was started since could not tell the two apart.
-            return self.refused(batch, self._taken(), now)
+            # A batch that is written for the first time repeats nothing of ours: another producer of this name has
+            # used this sequence, and a broker that was started since could not tell the two apart.
+            return self.refused(batch, self._name_taken(), now)
         self.sent.remove(batch)
-        self._known = True
+        self._is_known = True
         self.held = False
         self.progress_at = now
         self.not_before = 0.0
@@ -220,12 +435,12 @@ class Outbox:
         return [batch, *self._continue()]
 
     def refused(self, batch: PendingBatch, error: IcestreamError, now: float) -> list[PendingBatch]:
-        """The broker answered that it did not store the batch."""
+        """The broker did not store the batch."""
         sequence = _sequence(batch)
-        oldest = (
+        is_oldest = (
             self.sent[0] is batch
             and (self._hole is None or sequence < self._hole)
-            and all(sequence < _sequence(other) for other in self._redo)
+            and all(sequence < _sequence(other) for other in self._to_resend)
         )
         self.sent.remove(batch)
         self.last_error = error
@@ -236,46 +451,45 @@ class Outbox:
                 done = self._fail([batch], error)
                 self._restart_from(sequence)
             else:
-                self._redo.append(batch)
-                if oldest:
+                self._to_resend.append(batch)
+                if is_oldest:
                     self._restart_from(sequence)
         elif isinstance(error, ProducerFencedError):
             done = self._fail([batch], error)
             self._restart_from(sequence)
-        elif error.retryable or isinstance(error, ClosedError):  # closed: the broker is stopping; another one starts
-            self._redo.append(batch)
-            self._delay(now)
+        elif is_temporary(error):
+            self._to_resend.append(batch)
+            self.not_before = now + self._backoff.next()
         else:
             done = self._fail([batch], error)
             self._hole = sequence if self._hole is None else min(self._hole, sequence)
         return [*done, *self._continue()]
 
-    def finish(self, done: list[PendingBatch]) -> Afterwards:
-        """Let those go on who wait for batches that are done, or for the room that they took."""
-        afterwards: Afterwards = [batch.announce for batch in done]
-        if done:
-            if self.space is not None:
-                self.space.notify_all()
-            afterwards += self.space_callbacks
-            self.space_callbacks = []
-        return afterwards
-
     def stream_lost(self, error: IcestreamError) -> list[PendingBatch]:
-        """Whether the batches in flight were stored is not known: send them again, in order, as they were."""
+        """Whether the batches in flight were stored is not known: send them again, in order, unchanged."""
         self.last_error = error
         if self.sent:
             last = self.sent[-1]
             self._exposed_end = max(self._exposed_end, _sequence(last) + last.count)
-            self._redo.extend(self.sent)
+            self._to_resend.extend(self.sent)
             self.sent.clear()
         return self._continue()
 
-    def stalled(self, now: float) -> bool:
-        """Whether the broker has accepted nothing for too long although something waits."""
-        return self.retry_timeout_s is not None and self.busy and now - self.progress_at >= self.retry_timeout_s
+    def is_stalled(self, now: float) -> bool:
+        """Tell whether the broker has accepted nothing for too long although something waits."""
+        return self.retry_timeout_s is not None and self.is_busy and now - self.progress_at >= self.retry_timeout_s
 
-    def out_of_patience(self, connection_error: IcestreamError | None) -> IcestreamError:
-        """What all that waits fails with when it is `stalled`."""
+    def hold(self) -> None:
+        """Write nothing more until what is in flight is settled."""
+        self.held = True
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether it waits for the outcome of what is in flight since it was held."""
+        return self.held and bool(self.sent)
+
+    def timed_out(self, connection_error: IcestreamError | None) -> list[PendingBatch]:
+        """Give up because the outbox `is_stalled`."""
         reason = self.last_error or connection_error
         error = UnavailableError(
             f"the broker accepted nothing for {self.retry_timeout_s} s, last: {reason or 'no answer'}",
@@ -284,13 +498,13 @@ class Outbox:
             remedy="whether the messages were stored is not known",
         )
         error.__cause__ = reason
-        return error
+        return self.give_up(error)
 
     def give_up(self, error: IcestreamError, *, final: bool = False) -> list[PendingBatch]:
-        """Fail all that waits; nothing may be in flight. `final`: and take no more."""
+        """Fail everything that waits; nothing may be in flight. `final`: and take no more."""
         waiting = self.pending()
         self.queue.clear()
-        self._redo.clear()
+        self._to_resend.clear()
         self.open = None
         numbered = [_sequence(batch) for batch in waiting if batch.sequence is not None]
         if numbered:
@@ -302,27 +516,35 @@ class Outbox:
         self.held = False
         return [*done, *self._continue()]
 
-    # ---- the rules 3 and 4
+    def callbacks_of(self, done: list[PendingBatch]) -> Callbacks:
+        """Return what wakes those who wait for these batches, or for the room that they took."""
+        callbacks: Callbacks = [batch.announce for batch in done]
+        if done:
+            callbacks += self._room_callbacks
+            self._room_callbacks = []
+        return callbacks
+
+    # ---- rules 3 and 4
 
     def _restart_from(self, sequence: int) -> None:
-        """The broker counts differently, so this producer's count has no meaning any more."""
+        """The broker counts differently: this producer's sequences mean nothing any more."""
         self._hole = sequence if self._hole is None else min(self._hole, sequence)
         self._must_restart = True
 
     def _continue(self) -> list[PendingBatch]:
-        """Once all is answered: put what has to be sent again before what was never sent, and close the hole."""
-        if self.sent or not (self._redo or self._hole is not None):
+        """Once nothing is in flight: queue what must be sent again before what was never sent, and close the hole."""
+        if self.sent or not (self._to_resend or self._hole is not None):
             return []
-        self._redo.sort(key=_sequence)
+        self._to_resend.sort(key=_sequence)
         hole = self._hole
         if hole is not None:
-            before = [batch for batch in self._redo if _sequence(batch) < hole]
-            self._redo = self._redo[len(before) :]
+            before = [batch for batch in self._to_resend if _sequence(batch) < hole]
+            self._to_resend = self._to_resend[len(before) :]
             self.queue.extendleft(reversed(before))
-            if self._before_hole():
+            if self._is_before_hole():
                 return []
-        self.queue.extendleft(reversed(self._redo))
-        self._redo.clear()
+        self.queue.extendleft(reversed(self._to_resend))
+        self._to_resend.clear()
         self._hole = None
         if hole is None:
             return []
@@ -333,41 +555,41 @@ class Outbox:
         for batch in self.queue:
             if batch.sequence is not None and batch.sequence > hole:
                 batch.sequence = None
-        self._next_sequence = hole
+        self.next_sequence = hole
         return []
 
-    def _before_hole(self) -> bool:
-        """Whether the next batch to write has its place before the hole: those are settled first, as they are."""
+    def _is_before_hole(self) -> bool:
+        """Tell whether the next batch to write comes before the hole: those are settled first, unchanged."""
         if self._hole is None or not self.queue:
             return False
         sequence = self.queue[0].sequence
         return sequence is not None and sequence < self._hole
 
     def _restart(self) -> list[PendingBatch]:
-        if self.new_name is None:
-            error = self.failure = self._end()
+        if self._new_name is None:
+            error = self.failure = self._final_error()
             waiting = self.pending()
             self.queue.clear()
             self.open = None
             return self._fail(waiting, error)
-        self.name = self.new_name()
+        self.name = self._new_name()
         self._metadata_head = self._head()
-        self._next_sequence = self._exposed_end = 0
-        self._known = False
+        self.next_sequence = self._exposed_end = 0
+        self._is_known = False
         for batch in self.queue:
             batch.sequence = None
         return []
 
-    def _taken(self) -> ProducerFencedError:
+    def _name_taken(self) -> ProducerFencedError:
         return ProducerFencedError(
-            f"another producer {self.name!r} has sent under this one's numbers",
+            f"another producer {self.name!r} has used this producer's sequences",
             operation="publish",
             place=self.topic,
-            remedy="nothing of this was stored; let each have a name of its own, or none",
+            remedy="nothing of this batch was stored; give each producer a name of its own, or none",
         )
 
-    def _end(self) -> IcestreamError:
-        """Why a producer with a name of its own takes no more."""
+    def _final_error(self) -> IcestreamError:
+        """Return why a producer with a given name takes no more."""
         if isinstance(self.last_error, ProducerFencedError):
             return self.last_error
         error = SequenceError(
@@ -383,110 +605,333 @@ class Outbox:
         for batch in batches:
             self.buffered_bytes -= batch.nbytes
             batch.fail(error)
-            self.unseen_failures.append(batch)
-        del self.unseen_failures[:-_KEPT_FAILURES]
+            self._unseen_failures.append(batch)
+        del self._unseen_failures[:-_KEPT_FAILURES]
         return batches
 
-    def _delay(self, now: float) -> None:
-        self.not_before = now + self._backoff.next()
 
+class Publisher:
+    """All producers of a client that share an Arrow schema, and so a stream. `wake` wakes the sender thread."""
 
-_KEPT_FAILURES = 1000
-"""`flush` reports the first unseen failure; the list must not grow when nobody ever calls it."""
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._outboxes: set[Outbox] = set()
+        self._ready: deque[Outbox] = deque()
+        self._timers: list[tuple[float, int, Outbox, PendingBatch | None]] = []
+        self._timer_ids = itertools.count()
+        self._batch_ids = itertools.count()
+        self._in_flight: dict[int, PendingBatch] = {}
+        self._is_writing = False
+        """One thread writes at a time; batches that it has taken are its own until `written`."""
+        # Producers that write together.
+        self._expected: set[Outbox] = set()
+        """They were acknowledged together and may be about to send again."""
+        self._arrived: list[Outbox] = []
+        """Those of them that do, and wait for the others."""
+        self._coalesce_until = 0.0
+        # The stream.
+        self._has_stream = False
+        self._wants_stream = False
+        self._connect_at = 0.0
+        self._check_at = 0.0
+        self._backoff = Backoff()
+        self._connection_error: IcestreamError | None = None
 
+    # ---- producers
 
-_NOT_NUMBERED = 1 << 63
+    def attach(self, outbox: Outbox) -> None:
+        self._outboxes.add(outbox)
+        self._wants_stream = True
+        self._wake()
 
+    def detach(self, outbox: Outbox, error: IcestreamError) -> Callbacks:
+        """Forget the producer; its unacknowledged messages fail with `error`."""
+        self._outboxes.discard(outbox)
+        self._expected.discard(outbox)
+        for batch_id in [batch_id for batch_id, batch in self._in_flight.items() if batch.outbox is outbox]:
+            del self._in_flight[batch_id]
+        return outbox.callbacks_of([*outbox.stream_lost(error), *outbox.give_up(error, final=True)])
 
-def _sequence(batch: PendingBatch) -> int:
-    assert batch.sequence is not None
-    return batch.sequence
+    def open_batch(self, outbox: Outbox, size: int, now: float) -> None:
+        """Open a batch that takes a message of `size` bytes; with linger it is sealed when its time is over."""
+        opened = outbox.open_batch(size, now)
+        if opened is not None and outbox.linger_s:
+            self._set_timer(now + outbox.linger_s, outbox, opened)
 
+    def start(self, outbox: Outbox, now: float, *, direct: bool) -> list[PendingBatch]:
+        """Start to send what can be sent now.
 
-# --------------------
-# When the sender thread has to look at which producer again: one heap for all, no thread a producer.
+        With `direct`, return what the calling thread writes itself, with no hand-over. Everything else is left to the
+        sender thread. What cannot be sent now waits for an acknowledgement or a timer.
+        """
+        if not outbox.is_sendable(now):
+            return []
+        if not direct:
+            self.schedule(outbox)
+            return []
+        if outbox in self._expected and now < self._coalesce_until:
+            return self._join_expected(outbox, now)
+        if not self._has_stream or self._is_writing or self._ready:
+            self.schedule(outbox)
+            return []
+        batch = outbox.take(now)
+        if batch is None:
+            return []
+        self._is_writing = True
+        return [batch]
 
+    def send_all(self, outbox: Outbox) -> None:
+        """Start to send everything that was collected, without lingering."""
+        outbox.seal()
+        self.schedule(outbox)
 
-class Timers:
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Outbox, PendingBatch | None]] = []
-        self._ids = itertools.count()
+    def schedule(self, outbox: Outbox) -> None:
+        """Queue the producer for the sender thread."""
+        if not outbox.is_scheduled:
+            outbox.is_scheduled = True
+            self._ready.append(outbox)
+            self._wants_stream = True
+            self._wake()
 
-    def add(self, when: float, outbox: Outbox, batch: PendingBatch | None = None) -> bool:
-        """At `when`, seal the batch if it is still open, and look at the outbox. True if nothing is due before."""
-        heapq.heappush(self._heap, (when, next(self._ids), outbox, batch))
-        return self._heap[0][0] == when
+    def trouble_of(self, outbox: Outbox, patience_s: float, now: float) -> IcestreamError | None:
+        """Return the last error if the broker has accepted nothing of the producer for `patience_s` seconds."""
+        if outbox.sent or not outbox.is_busy or now - outbox.progress_at < patience_s:
+            return None
+        return self._connection_error or outbox.last_error
 
-    def next(self) -> float | None:
-        return self._heap[0][0] if self._heap else None
+    # ---- producers that write together
 
-    def due(self, now: float) -> list[Outbox]:
-        outboxes = []
-        while self._heap and self._heap[0][0] <= now:
-            _, _, outbox, batch = heapq.heappop(self._heap)
+    def _expect_again(self, outboxes: Iterable[Outbox], now: float) -> None:
+        self._end_coalescing()
+        self._expected = set(outboxes)
+        self._coalesce_until = now + COALESCE_SECONDS
+
+    def _join_expected(self, outbox: Outbox, now: float) -> list[PendingBatch]:
+        """The last one to arrive writes for all."""
+        self._expected.discard(outbox)
+        if not outbox.is_scheduled:
+            outbox.is_scheduled = True
+            self._arrived.append(outbox)
+        if not self._expected:
+            self._end_coalescing()
+            if self._has_stream and not self._is_writing:
+                return self.next_batches(now)
+        if len(self._arrived) < _SEVERAL:
+            self._wake()  # for the others the sender thread knows already how long to wait
+        return []
+
+    def _end_coalescing(self) -> None:
+        self._expected = set()
+        self._ready += self._arrived
+        self._arrived = []
+
+    # ---- writing
+
+    def next_batches(self, now: float) -> list[PendingBatch]:
+        """Return the next producer's batch, and small ones of the producers behind it that have the same topic.
+
+        The producers take turns: each writes one batch, then it is the next one's turn.
+        """
+        first = self._next_batch(now)
+        if first is None:
+            return []
+        batches, room = [first], _COMBINED_BYTES - first.nbytes
+        while self._ready and first.record is None and len(batches) < _COMBINED_BATCHES:
+            outbox = self._ready[0]
+            if not outbox.can_join(first.outbox, room, now):
+                break
+            self._ready.popleft()
+            outbox.is_scheduled = False
+            taken = outbox.take(now)
+            assert taken is not None
+            batches.append(taken)
+            room -= taken.nbytes
+        return batches
+
+    def _next_batch(self, now: float) -> PendingBatch | None:
+        while self._ready and self._has_stream and not self._is_writing:
+            outbox = self._ready.popleft()
+            outbox.is_scheduled = False
+            batch = outbox.take(now)
+            if batch is not None:
+                self._is_writing = True
+                return batch
+            if outbox.not_before > now and outbox.timer_at != outbox.not_before:
+                outbox.timer_at = outbox.not_before
+                self._set_timer(outbox.not_before, outbox)
+        return None
+
+    def request(self, batches: list[PendingBatch], *, seen: int) -> tuple[pa.RecordBatch | None, bytes] | None:
+        """Return the Arrow batch and metadata that carry these batches; None if none of them is to be written any more.
+
+        A lone message needs no Arrow batch: it is all in the metadata. `seen` is the number of acknowledgements that
+        were read from the stream.
+        """
+        if len(batches) == 1:
+            (batch,) = batches
+            outbox = batch.outbox
+            if batch not in outbox.sent:  # the stream broke meanwhile, and the batch went back to the queue
+                return None
+            more = bool(self._in_flight or self._ready or outbox.queue or outbox.open)
+            metadata = outbox.metadata(batch, self._number(batch), seen=seen, more=more)
+            if batch.is_lone_message:
+                return None, lone_message(metadata, batch.lone_body())
+            return batch.arrow(), metadata
+        batches = [batch for batch in batches if batch in batch.outbox.sent]
+        if not batches:
+            return None
+        more = bool(self._in_flight or self._ready)
+        return combined_request(batches, [self._number(batch) for batch in batches], seen=seen, more=more)
+
+    def _number(self, batch: PendingBatch) -> int:
+        batch_id = next(self._batch_ids)
+        self._in_flight[batch_id] = batch
+        return batch_id
+
+    def written(self, batches: list[PendingBatch], now: float) -> None:
+        """The batches were written, or could not be: the stream's end is handled where it is noticed."""
+        self._is_writing = False
+        for batch in batches:
+            if batch.outbox.is_sendable(now):
+                self.schedule(batch.outbox)
+        if self._ready:
+            self._wake()
+
+    # ---- acknowledgements
+
+    def acked(self, message: dict[str, Any], now: float) -> Callbacks:
+        """The broker acknowledged or refused a batch, or several that were written together."""
+        acks = message.get("answers", (message,))
+        if len(acks) >= _SEVERAL:
+            batches = (self._in_flight.get(ack["id"]) for ack in acks)
+            self._expect_again((batch.outbox for batch in batches if batch is not None), now)
+        return [callback for ack in acks for callback in self._settle(ack, now)]
+
+    def _settle(self, ack: dict[str, Any], now: float) -> Callbacks:
+        batch = self._in_flight.pop(ack["id"], None)
+        if batch is None:
+            return []
+        outbox = batch.outbox
+        if "error" in ack:
+            done = outbox.refused(batch, error_from_dict(ack["error"]), now)
+        else:
+            self._backoff.reset()
+            done = outbox.acked(
+                batch,
+                ack["base_offset"],
+                ack["publish_time_us"],
+                now,
+                snapshot_id=ack.get("snapshot_id"),
+                duplicate=ack.get("duplicate", False),
+            )
+        if outbox.held:  # it was refused once more, and its time is over
+            self._check_at = now
+            self._wake()
+        elif outbox.is_sendable(now) or outbox.not_before > now:
+            self._expected.discard(outbox)
+            self.schedule(outbox)
+        return outbox.callbacks_of(done)
+
+    # ---- time
+
+    def advance(self, now: float) -> None:
+        """Do what is due: seal batches whose linger is over, queue producers whose delay is over."""
+        while self._timers and self._timers[0][0] <= now:
+            _, _, outbox, batch = heapq.heappop(self._timers)
             if batch is not None and outbox.open is batch:
                 outbox.seal()
-            outboxes.append(outbox)
-        return outboxes
+            self.schedule(outbox)
+        if self._arrived and now >= self._coalesce_until:
+            self._end_coalescing()
+
+    def next_due(self) -> float | None:
+        """Return when the sender thread has to look again, if nothing else happens."""
+        due = [self._timers[0][0]] if self._timers else []
+        if self._arrived:
+            due.append(self._coalesce_until)
+        if not self._has_stream and self._wants_stream:
+            due.append(self._connect_at)
+        if self._in_flight or not self._has_stream:
+            due.append(self._check_at)
+        return min(due) if due else None
+
+    def _set_timer(self, when: float, outbox: Outbox, batch: PendingBatch | None = None) -> None:
+        """At `when`, seal the batch if it is still open, and queue the producer."""
+        heapq.heappush(self._timers, (when, next(self._timer_ids), outbox, batch))
+        if self._timers[0][0] == when:
+            self._wake()
+
+    def stalled(self, now: float) -> list[Outbox]:
+        """Return the producers whose retry timeout is over. Checked now and then; see `give_up`."""
+        if now < self._check_at:
+            return []
+        limits = [outbox.retry_timeout_s for outbox in self._outboxes if outbox.retry_timeout_s is not None]
+        self._check_at = now + min([_CHECK_INTERVAL_S, *(limit / 4 for limit in limits)])
+        return [outbox for outbox in self._outboxes if outbox.is_stalled(now)]
+
+    def give_up(self, stalled: Iterable[Outbox]) -> Callbacks:
+        """Fail the messages of stalled producers."""
+        callbacks: Callbacks = []
+        for outbox in stalled:
+            if outbox.sent:
+                # It was refused again and again and is in flight once more: wait for the outcome, so that it is known.
+                outbox.hold()
+            else:
+                callbacks += outbox.callbacks_of(outbox.timed_out(self._connection_error))
+        return callbacks
+
+    # ---- the stream
+
+    def wants_connection(self, now: float) -> bool:
+        return not self._has_stream and self._wants_stream and now >= self._connect_at
+
+    def connected(self) -> None:
+        self._has_stream = True
+        self._connection_error = None
+
+    def connect_failed(self, error: IcestreamError, now: float) -> None:
+        self._connection_error = error
+        self._connect_at = now + self._backoff.next()
+
+    def disconnected(self, error: IcestreamError, now: float) -> Callbacks:
+        """The stream is lost: its batches are sent again on the next one, or fail if the error is final."""
+        self._has_stream = False
+        self._in_flight.clear()
+        self._end_coalescing()
+        self.connect_failed(error, now)
+        callbacks: Callbacks = []
+        for outbox in self._outboxes:
+            is_concerned = bool(outbox.sent)
+            callbacks += outbox.callbacks_of(outbox.stream_lost(error))
+            if is_concerned and not is_temporary(error):
+                callbacks += outbox.callbacks_of(outbox.give_up(error))
+            if outbox.is_busy:
+                self.schedule(outbox)
+        # With nothing to send, the next stream can wait for the next message.
+        self._wants_stream = bool(self._ready)
+        return callbacks
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether there is a stream, or the first one is about to be opened."""
+        return self._has_stream or self._connection_error is None
+
+    def close(self, error: IcestreamError) -> Callbacks:
+        """Fail what is not acknowledged with `error`."""
+        self._has_stream = False
+        callbacks = [callback for outbox in tuple(self._outboxes) for callback in self.detach(outbox, error)]
+        self._wake()
+        return callbacks
 
 
-# --------------------
-# Producers that were answered together are likely to send again together.
-#
-# So the first of them to come back waits a moment for the others, and the last one writes what all have. No threads, no
-# clock: the publisher's lock guards it, and the publisher says what time it is.
-
-
-GATHER_SECONDS = 0.001
-"""How long they wait for each other: less than the answers took."""
-
-
-class Gathering:
-    def __init__(self) -> None:
-        self._awaited: set[Outbox] = set()
-        """Were answered together, and may be about to send again."""
-        self._here: list[Outbox] = []
-        """Those of them that did, and wait for the others."""
-        self.until = 0.0
-
-    def begin(self, answered: Iterable[Outbox], now: float) -> None:
-        self._awaited = set(answered)
-        self.until = now + GATHER_SECONDS
-
-    def is_for(self, outbox: Outbox, now: float) -> bool:
-        return outbox in self._awaited and now < self.until
-
-    def join(self, outbox: Outbox) -> bool:
-        """One of the awaited is there; whether all are."""
-        self._awaited.discard(outbox)
-        if not outbox.scheduled:
-            outbox.scheduled = True
-            self._here.append(outbox)
-        return not self._awaited
-
-    def leave(self, outbox: Outbox) -> None:
-        """It will not come, or has been written otherwise."""
-        self._awaited.discard(outbox)
-
-    def end(self) -> list[Outbox]:
-        """Those that wait, to be written now; nobody is awaited any more."""
-        self._awaited = set()
-        here, self._here = self._here, []
-        return here
-
-    def __len__(self) -> int:
-        return len(self._here)
-
-
-# --------------------
-# Several producers' batches for one topic as one request: it is committed and answered as one.
-
-
-def together(
+def combined_request(
     batches: Sequence[PendingBatch], ids: Sequence[int], *, seen: int, more: bool
 ) -> tuple[pa.RecordBatch | None, bytes]:
-    """The batch and its metadata; no batch where all are lone messages, all in the metadata. With the lock held."""
-    first = batches[0].owner
+    """Return one request for batches of several producers: the broker commits and acknowledges it as one.
+
+    There is no Arrow batch where all are lone messages: they are all in the metadata.
+    """
+    first = batches[0].outbox
     parts = [_part(batch, number) for batch, number in zip(batches, ids, strict=True)]
     request: dict[str, Any] = {"topic": first.topic, "parts": parts, "seen": seen}
     if first.ack is not None:
@@ -494,7 +939,7 @@ def together(
     if more:
         request["more"] = True
     if not all(batch.is_lone_message for batch in batches):
-        return _joined(batches), msgspec.json.encode(request)
+        return _concatenated(batches), msgspec.json.encode(request)
     bodies = [batch.lone_body() for batch in batches]
     for part, body in zip(parts, bodies, strict=True):
         part["nbytes"] = len(body)
@@ -502,15 +947,15 @@ def together(
 
 
 def _part(batch: PendingBatch, number: int) -> dict[str, Any]:
-    owner = batch.owner
-    part = {"producer": owner.name, "sequence": batch.sequence, "count": batch.count, "id": number}
-    if owner.session:
-        part["session"] = owner.session
+    outbox = batch.outbox
+    part = {"producer": outbox.name, "sequence": batch.sequence, "count": batch.count, "id": number}
+    if outbox.session:
+        part["session"] = outbox.session
     return part
 
 
-def _joined(batches: Sequence[PendingBatch]) -> pa.RecordBatch:
-    """The messages of batches that are columns of Python values still, in order."""
+def _concatenated(batches: Sequence[PendingBatch]) -> pa.RecordBatch:
+    """Return the messages of batches that are still columns of Python values, in order."""
     payloads = [payload for batch in batches for payload in batch.payloads]
     keys = attributes = None
     if any(batch.keys for batch in batches):
@@ -520,452 +965,6 @@ def _joined(batches: Sequence[PendingBatch]) -> pa.RecordBatch:
     return message_batch(payloads, keys, attributes)
 
 
-# --------------------
-# One DoPut stream: batches out, acknowledgements in.
-
-
-class PublishStream:
-    """Writers take turns by the caller's rules; a thread of its own reads the acknowledgements.
-
-    Reading them in the thread that waits for its receipt was measured too: it saves one hand-over, 25 to 30 µs or 7 %
-    of a lone message's round trip, but a thread inside Flight's read can neither time out nor be interrupted.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        schema: pa.Schema,
-        *,
-        on_answer: Callable[[dict[str, Any]], None],
-        on_end: Callable[["PublishStream", IcestreamError], None],
-    ) -> None:
-        self._connection = connection
-        self._on_answer = on_answer
-        self._on_end = on_end
-        self.answers = 0
-        """How many were read."""
-        self._write_lock = threading.Lock()
-        self._writer, self._reader = connection.put(schema)
-        self._thread = threading.Thread(target=self._read, name="icestream-acks", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read: not before the owner knows the stream, whose end may be told at once."""
-        self._thread.start()
-
-    def write(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
-        """Write a batch, or a lone message, which is all in the metadata."""
-        with self._write_lock:
-            if batch is None:
-                self._writer.write_metadata(metadata)
-            else:
-                self._writer.write_with_metadata(batch, metadata)
-
-    def finish(self) -> None:
-        """Say that no more comes; the broker then ends the stream, and so does the reading thread."""
-        if self._write_lock.acquire(timeout=1.0):
-            try:
-                self._writer.done_writing()
-            except (fl.FlightError, pa.ArrowException):
-                pass  # broken already: the reading thread sees it too
-            finally:
-                self._write_lock.release()
-
-    def join(self, timeout: float) -> None:
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-
-    def _read(self) -> None:
-        failure: Exception | None = None
-        try:
-            while (message := self._reader.read()) is not None:
-                self.answers += 1
-                self._on_answer(msgspec.json.decode(message))
-        except (fl.FlightError, pa.ArrowException, ValueError) as error:
-            failure = error
-        # A broken stream ends like a finished one; what happened is told when it is closed.
-        with self._write_lock:
-            try:
-                self._writer.close()
-            except (fl.FlightError, pa.ArrowException) as error:
-                failure = error
-        self._on_end(self, self._reason(failure))
-
-    def _reason(self, failure: Exception | None) -> IcestreamError:
-        if failure is None:
-            return UnavailableError(f"the broker at {self._connection.url} ended the stream", operation="publish")
-        error = self._connection.typed(failure, "publish")
-        if type(error) is IcestreamError and not error.retryable:
-            # The broker did not say what it means, so it may pass.
-            error.retryable = True
-        return error
-
-
-_CHECK_INTERVAL_S = 1.0
-_JOIN_TIMEOUT_S = 2.0
-_TOGETHER_BATCHES = 128
-_TOGETHER_BYTES = 256 * 1024
-"""Most that several producers' batches may have to be written as one."""
-_SEVERAL = 2
-
-
-class Publisher:
-    def __init__(self, connection: Connection, schema: pa.Schema) -> None:
-        self.lock = threading.Lock()
-        self._connection = connection
-        self._schema = schema
-        self._wake = threading.Condition(self.lock)
-        self._sleeping = False
-        self._outboxes: set[Outbox] = set()
-        self._ready: deque[Outbox] = deque()
-        self._timers = Timers()
-        self._in_flight: dict[int, PendingBatch] = {}
-        self._ids = itertools.count()
-        self._stream: PublishStream | None = None
-        self._want_stream = False
-        self._writing = False
-        self._gathering = Gathering()
-        self._connect_at = 0.0
-        self._check_at = 0.0
-        self._backoff = Backoff()
-        self._last_error: IcestreamError | None = None
-        self._closed = False
-        self._thread: threading.Thread | None = None
-
-    # ---- producers
-
-    def attach(self, outbox: Outbox) -> None:
-        with self.lock:
-            if self._closed:
-                raise ClosedError("the client is closed", operation="publish")
-            self._outboxes.add(outbox)
-            self._want_stream = True
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="icestream-sender", daemon=True)
-                self._thread.start()
-            self._notify()
-
-    def detach(self, outbox: Outbox, error: IcestreamError) -> None:
-        """Forget the producer; what it has not got acknowledged fails with `error`."""
-        with self.lock:
-            self._outboxes.discard(outbox)
-            self._gathering.leave(outbox)
-            afterwards = self._abandon(outbox, error)
-        _call(afterwards)
-
-    def _abandon(self, outbox: Outbox, error: IcestreamError) -> Afterwards:
-        for batch_id in [batch_id for batch_id, batch in self._in_flight.items() if batch.owner is outbox]:
-            del self._in_flight[batch_id]
-        return outbox.finish([*outbox.stream_lost(error), *outbox.give_up(error, final=True)])
-
-    # ---- for callers that hold the lock
-
-    def begin(self, outbox: Outbox, now: float) -> list[PendingBatch]:
-        """What the calling thread has to `write` once it has let the lock go; where it is nothing, it will be done."""
-        if self._gathering.is_for(outbox, now):
-            return self._gather(outbox, now)
-        if self._stream is None or self._writing or self._ready:
-            self.schedule(outbox)
-            return []
-        batch = outbox.take(now)
-        if batch is None:
-            return []
-        self._writing = True
-        return [batch]
-
-    def _gather(self, outbox: Outbox, now: float) -> list[PendingBatch]:
-        """The last one to come writes for all."""
-        if self._gathering.join(outbox):
-            self._end_gathering()
-            if self._stream is not None and not self._writing:
-                return self._next_batches(now)
-        if len(self._gathering) < _SEVERAL:
-            self._notify()  # later it knows until when to wait
-        return []
-
-    def _end_gathering(self) -> None:
-        self._ready += self._gathering.end()
-
-    def schedule(self, outbox: Outbox) -> None:
-        """Let the sender thread look at it."""
-        if not outbox.scheduled:
-            outbox.scheduled = True
-            self._ready.append(outbox)
-            self._want_stream = True
-            self._notify()
-
-    def seal_at(self, when: float, outbox: Outbox, batch: PendingBatch) -> None:
-        if self._timers.add(when, outbox, batch):
-            self._notify()
-
-    def _notify(self) -> None:
-        if self._sleeping:
-            self._sleeping = False
-            self._wake.notify()
-
-    # ---- writing
-
-    def write(self, batches: list[PendingBatch]) -> None:
-        """Write what `begin` gave. A failure is not raised: the stream's end is handled where it is read."""
-        if len(batches) == 1:
-            self._write_alone(batches[0])
-        elif batches:
-            self._write_together(batches)
-
-    def _write_alone(self, batch: PendingBatch) -> None:
-        outbox: Outbox = batch.owner
-        record = None if batch.is_lone_message else batch.arrow()
-        with self.lock:
-            stream = self._stream
-            # If the stream broke since the lock was let go, the batch went back to the queue.
-            if stream is not None and batch in outbox.sent:
-                more = bool(self._in_flight or self._ready or outbox.queue or outbox.open)
-                metadata = outbox.metadata(batch, self._number(batch), seen=stream.answers, more=more)
-                if record is None:
-                    metadata = lone_message(metadata, batch.lone_body())
-            else:
-                stream = None
-        self._write(stream, record, metadata if stream is not None else b"")
-        self._written((outbox,))
-
-    def _write_together(self, batches: list[PendingBatch]) -> None:
-        with self.lock:
-            stream = self._stream
-            batches = [batch for batch in batches if batch in batch.owner.sent]
-            record, metadata = None, b""
-            if stream is not None and batches:
-                ids = [self._number(batch) for batch in batches]
-                more = bool(len(self._in_flight) > len(batches) or self._ready)
-                record, metadata = together(batches, ids, seen=stream.answers, more=more)
-            else:
-                stream = None
-        self._write(stream, record, metadata)
-        self._written([batch.owner for batch in batches])
-
-    def _number(self, batch: PendingBatch) -> int:
-        batch_id = next(self._ids)
-        self._in_flight[batch_id] = batch
-        return batch_id
-
-    def _write(self, stream: PublishStream | None, record: pa.RecordBatch | None, metadata: bytes) -> None:
-        if stream is not None:
-            try:
-                stream.write(record, metadata)
-            except (fl.FlightError, pa.ArrowException):
-                stream.finish()
-
-    def _written(self, outboxes: Iterable[Outbox]) -> None:
-        with self.lock:
-            self._writing = False
-            now = time.monotonic()
-            for outbox in outboxes:
-                if outbox.sendable(now):
-                    self.schedule(outbox)
-            if self._ready:
-                self._notify()
-
-    # ---- the sender thread
-
-    def _run(self) -> None:
-        while True:
-            with self.lock:
-                while True:
-                    if self._closed:
-                        return
-                    now = time.monotonic()
-                    for outbox in self._timers.due(now):
-                        self.schedule(outbox)
-                    afterwards = self._give_up_stalled(now)
-                    connect = self._stream is None and self._want_stream and now >= self._connect_at
-                    if self._gathering and now >= self._gathering.until:
-                        self._end_gathering()
-                    batches = self._next_batches(now)
-                    if connect or batches or afterwards:
-                        break
-                    self._sleep(now)
-            _call(afterwards)
-            if connect:
-                self._connect()
-            self.write(batches)
-
-    def _next_batches(self, now: float) -> list[PendingBatch]:
-        """The next producer's batch, and small ones of those in turn behind it that publish to the same topic."""
-        first = self._next_batch(now)
-        if first is None:
-            return []
-        batches, room = [first], _TOGETHER_BYTES - first.nbytes
-        while self._ready and first.record is None and len(batches) < _TOGETHER_BATCHES:
-            outbox = self._ready[0]
-            if not outbox.can_join(first.owner, room, now):
-                break
-            self._ready.popleft()
-            outbox.scheduled = False
-            taken = outbox.take(now)
-            assert taken is not None
-            batches.append(taken)
-            room -= taken.nbytes
-        return batches
-
-    def _next_batch(self, now: float) -> PendingBatch | None:
-        """Of the next producer in turn that can send: each writes one batch, then it is another one's turn."""
-        while self._ready and self._stream is not None and not self._writing:
-            outbox = self._ready.popleft()
-            outbox.scheduled = False
-            batch = outbox.take(now)
-            if batch is not None:
-                self._writing = True
-                return batch
-            if outbox.not_before > now and outbox.timer_at != outbox.not_before:
-                outbox.timer_at = outbox.not_before
-                self._timers.add(outbox.not_before, outbox)
-        return None
-
-    def _sleep(self, now: float) -> None:
-        due = self._timers.next()
-        until = [] if due is None else [due]
-        if self._gathering:
-            until.append(self._gathering.until)
-        if self._stream is None and self._want_stream:
-            until.append(self._connect_at)
-        if self._in_flight or self._stream is None:
-            until.append(self._check_at)
-        self._sleeping = True
-        self._wake.wait(max(0.0, min(until) - now) if until else None)
-        self._sleeping = False
-
-    def _give_up_stalled(self, now: float) -> Afterwards:
-        if now < self._check_at:
-            return []
-        limits = [outbox.retry_timeout_s for outbox in self._outboxes if outbox.retry_timeout_s is not None]
-        self._check_at = now + min([_CHECK_INTERVAL_S, *(limit / 4 for limit in limits)])
-        stalled = [outbox for outbox in self._outboxes if outbox.stalled(now)]
-        afterwards: Afterwards = []
-        if any(outbox.sent and outbox.held for outbox in stalled):
-            # The broker is connected and silent: what it got on this stream has an unknown outcome.
-            if self._stream is not None:
-                afterwards.append(self._stream.finish)
-            afterwards += self._lose_stream(UnavailableError("the broker does not answer", operation="publish"))
-        for outbox in stalled:
-            if outbox.sent:
-                # Refused again and again, and just on its way once more: an answer keeps the outcome known.
-                outbox.held = True
-                continue
-            afterwards += outbox.finish(outbox.give_up(outbox.out_of_patience(self._last_error)))
-        return afterwards
-
-    # ---- the stream's life
-
-    def _connect(self) -> None:
-        try:
-            stream = PublishStream(
-                self._connection, self._schema, on_answer=self._on_answer, on_end=self._on_stream_end
-            )
-        except IcestreamError as error:
-            with self.lock:
-                self._last_error = error
-                self._connect_at = time.monotonic() + self._backoff.next()
-            return
-        with self.lock:
-            stream.start()
-            if not self._closed:
-                self._stream = stream
-                self._last_error = None
-                return
-        stream.finish()
-        stream.join(_JOIN_TIMEOUT_S)
-
-    def _on_stream_end(self, stream: PublishStream, error: IcestreamError) -> None:
-        with self.lock:
-            afterwards = self._lose_stream(error) if stream is self._stream else []
-            self._notify()
-        _call(afterwards)
-
-    def _lose_stream(self, error: IcestreamError) -> Afterwards:
-        self._stream = None
-        self._in_flight.clear()
-        self._end_gathering()
-        self._last_error = error
-        self._connect_at = time.monotonic() + self._backoff.next()
-        afterwards: Afterwards = []
-        hopeless = not (error.retryable or isinstance(error, ClosedError))
-        for outbox in self._outboxes:
-            concerned = bool(outbox.sent)
-            afterwards += outbox.finish(outbox.stream_lost(error))
-            if hopeless and concerned:
-                afterwards += outbox.finish(outbox.give_up(error))
-            if outbox.busy:
-                self.schedule(outbox)
-        # Without anything to send the next stream can wait for the next message.
-        self._want_stream = bool(self._ready)
-        return afterwards
-
-    def _on_answer(self, answer: dict[str, Any]) -> None:
-        now = time.monotonic()
-        with self.lock:
-            answers = answer.get("answers", (answer,))
-            if len(answers) >= _SEVERAL:
-                self._await_those_of(answers, now)
-            afterwards = [call for each in answers for call in self._take_answer(each, now)]
-        _call(afterwards)
-
-    def _await_those_of(self, answers: list[dict[str, Any]], now: float) -> None:
-        batches = (self._in_flight.get(answer["id"]) for answer in answers)
-        self._end_gathering()
-        self._gathering.begin((batch.owner for batch in batches if batch is not None), now)
-
-    def _take_answer(self, answer: dict[str, Any], now: float) -> Afterwards:
-        batch = self._in_flight.pop(answer["id"], None)
-        if batch is None:
-            return []
-        outbox: Outbox = batch.owner
-        if "error" in answer:
-            done = outbox.refused(batch, error_from_dict(answer["error"]), now)
-        else:
-            self._backoff.reset()
-            done = outbox.stored(
-                batch,
-                answer["base_offset"],
-                answer["publish_time_us"],
-                now,
-                snapshot_id=answer.get("snapshot_id"),
-                duplicate=answer.get("duplicate", False),
-            )
-        if outbox.held:  # it was refused once more, and its time is over
-            self._check_at = now
-            self._notify()
-        elif outbox.sendable(now) or outbox.not_before > now:
-            self._gathering.leave(outbox)
-            self.schedule(outbox)
-        return outbox.finish(done)
-
-    # ---- the end
-
-    def close(self, error: IcestreamError) -> None:
-        """Fail what is not acknowledged with `error`, and end both threads."""
-        afterwards: Afterwards = []
-        with self.lock:
-            self._closed = True
-            stream, self._stream = self._stream, None
-            for outbox in self._outboxes:
-                afterwards += self._abandon(outbox, error)
-            self._notify()
-        _call(afterwards)
-        if stream is not None:
-            stream.finish()
-            stream.join(_JOIN_TIMEOUT_S)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_TIMEOUT_S)
-
-    @property
-    def connected(self) -> bool:
-        """Or about to be, for the first time."""
-        return self._stream is not None or self._last_error is None
-
-    @property
-    def last_error(self) -> IcestreamError | None:
-        """Why there is no stream to the broker; None while there is one."""
-        return self._last_error
-
-
-def _call(afterwards: Afterwards) -> None:
-    for function in afterwards:
-        function()
+def _sequence(batch: PendingBatch) -> int:
+    assert batch.sequence is not None
+    return batch.sequence

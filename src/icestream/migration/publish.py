@@ -139,7 +139,7 @@ class _Sending:
         self._receipts: deque[BatchReceipt] = deque()
 
     def send(self, batches: list[pa.RecordBatch]) -> None:
-        receipt = self._producer.offer_batch(batches, direct=True, block=True)
+        receipt = self._producer.offer_batch(batches, blocking=True)
         assert receipt is not None
         self._receipts.append(receipt)
         while self._receipts and self._receipts[0].done():

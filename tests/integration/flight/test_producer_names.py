@@ -65,7 +65,7 @@ def test_the_older_one_is_told_though_the_broker_has_forgotten_who_was_last(
     older, newer = opened(clients[0]), opened(clients[1])
     newer.send(b"1").result()
     running.storage.topic(TOPIC).log._sessions._newest.clear()  # as a restart does
-    with pytest.raises(ProducerFencedError, match="under this one's numbers"):
+    with pytest.raises(ProducerFencedError, match="has used this producer's sequences"):
         older.send(b"passes for a repetition").result()
     with pytest.raises(ProducerFencedError):
         older.send(b"and from then on")

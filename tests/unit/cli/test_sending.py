@@ -39,9 +39,8 @@ class FakeProducer:
             raise TooLargeError("too large", operation="publish", remedy="send less")
         return [payloads]
 
-    def offer_batch(self, batches: list[Any], *, direct: bool, block: bool) -> BatchReceipt:
-        assert direct
-        assert block
+    def offer_batch(self, batches: list[Any], *, blocking: bool) -> BatchReceipt:
+        assert blocking
         (payloads,) = batches
         self.sent += payloads
         receipt = FakeReceipt(self._next, len(payloads), fails=self._fails)

@@ -12,8 +12,7 @@ from collections import deque
 import pytest
 
 from icestream.client.connection import Backoff
-from icestream.client.publisher import Outbox
-from icestream.client.receipt import PendingBatch
+from icestream.client.publisher import Outbox, PendingBatch
 from icestream.model.errors import InvalidMessageError, LogUnavailableError, SequenceError, UnavailableError
 
 MAX_IN_FLIGHT = 4
@@ -22,7 +21,7 @@ WALKS = 40_000 if os.environ.get("ICESTREAM_SOAK") else 1_000
 Copy = tuple[str, int, PendingBatch, int]
 """Producer name, sequence, batch and count, as they were when written."""
 
-Answer = int | InvalidMessageError | LogUnavailableError | SequenceError
+Ack = int | InvalidMessageError | LogUnavailableError | SequenceError
 
 
 class NoDelay(Backoff):
@@ -47,10 +46,10 @@ class Walk:
         )
         self.current: deque[Copy] = deque()
         self.lingering: list[deque[Copy]] = []
-        self.answers: deque[tuple[PendingBatch, Answer]] = deque()
+        self.acks: deque[tuple[PendingBatch, Ack]] = deque()
         self.known: dict[str, deque[tuple[int, int, int]]] = {}
         self.stored: list[PendingBatch] = []
-        self.places: dict[PendingBatch, int] = {}
+        self.positions: dict[PendingBatch, int] = {}
         self.bad: set[PendingBatch] = set()
         self.finished: set[PendingBatch] = set()
         self.failed_unknown: set[PendingBatch] = set()
@@ -61,12 +60,12 @@ class Walk:
         for _ in range(self.random.randint(1, 4)):
             if self.outbox.failure is not None:
                 return
-            batch = self.outbox.new_batch(0.0)
+            batch = self.outbox.open_batch(1, 0.0)
+            assert batch is not None
             for _ in range(self.random.randint(1, 2)):
-                batch.append(b"", None, None, 1)
-            self.outbox.buffered_bytes += batch.nbytes
-            self.outbox.queue.append(batch)
-            self.places[batch] = len(self.places)
+                assert self.outbox.add(b"", None, None, 1) is batch
+            self.outbox.seal()
+            self.positions[batch] = len(self.positions)
             if self.random.random() < 0.2:
                 self.bad.add(batch)
 
@@ -81,19 +80,19 @@ class Walk:
         for _ in range(self.random.randint(1, MAX_IN_FLIGHT)):
             if self.current:
                 copy = self.current.popleft()
-                self.answers.append((copy[2], self.process(copy, refuse=self.random.random() < 0.3)))
+                self.acks.append((copy[2], self.process(copy, refuse=self.random.random() < 0.3)))
 
     def broker_finds_an_old_batch(self) -> None:
         if self.lingering:
             self.process(self.random.choice(self.lingering).popleft(), refuse=False)
             self.lingering = [queue for queue in self.lingering if queue]
 
-    def answers_arrive(self) -> None:
+    def acks_arrive(self) -> None:
         for _ in range(self.random.randint(1, MAX_IN_FLIGHT)):
-            if self.answers:
-                batch, result = self.answers.popleft()
+            if self.acks:
+                batch, result = self.acks.popleft()
                 if isinstance(result, int):
-                    self.finish(self.outbox.stored(batch, result, 1, 0.0))
+                    self.finish(self.outbox.acked(batch, result, 1, 0.0))
                 else:
                     self.finish(self.outbox.refused(batch, result, 0.0))
 
@@ -101,7 +100,7 @@ class Walk:
         if self.current:
             self.lingering.append(self.current)
         self.current = deque()
-        self.answers.clear()
+        self.acks.clear()
         self.finish(self.outbox.stream_lost(UnavailableError("lost")))
 
     def retries_time_out(self) -> None:
@@ -111,7 +110,7 @@ class Walk:
 
     # ---- the broker, and the bookkeeping
 
-    def process(self, copy: Copy, *, refuse: bool) -> Answer:
+    def process(self, copy: Copy, *, refuse: bool) -> Ack:
         """As the broker does: a known batch is a duplicate; one that leaves a hole is refused; a new name may begin."""
         name, sequence, batch, count = copy
         if batch in self.bad:
@@ -140,11 +139,11 @@ class Walk:
         assert len(self.outbox.sent) <= MAX_IN_FLIGHT
         assert len(set(self.stored)) == len(self.stored)
         # A batch that was reported as not known may turn up late; nothing that the client knows about may.
-        places = [self.places[batch] for batch in self.stored if batch not in self.failed_unknown]
-        assert places == sorted(places)
+        positions = [self.positions[batch] for batch in self.stored if batch not in self.failed_unknown]
+        assert positions == sorted(positions)
 
     def run(self) -> None:
-        events = [self.send, self.write, self.broker_works, self.answers_arrive]
+        events = [self.send, self.write, self.broker_works, self.acks_arrive]
         events += [self.broker_finds_an_old_batch, self.stream_breaks, self.retries_time_out]
         for event in self.random.choices(events, weights=[20, 25, 20, 20, 7, 6, 1], k=self.random.randint(5, 60)):
             event()
@@ -152,16 +151,16 @@ class Walk:
 
     def settle(self) -> None:
         """Let everything work, without new faults, until nothing is left to do."""
-        for _ in range(10 * len(self.places) + 10):
+        for _ in range(10 * len(self.positions) + 10):
             self.write()
             while self.current:
                 copy = self.current.popleft()
-                self.answers.append((copy[2], self.process(copy, refuse=False)))
-            self.answers_arrive()
+                self.acks.append((copy[2], self.process(copy, refuse=False)))
+            self.acks_arrive()
         self.check()
-        assert not self.outbox.busy
+        assert not self.outbox.is_busy
         assert self.outbox.buffered_bytes == 0
-        for batch in self.places:
+        for batch in self.positions:
             assert batch in self.finished
             if batch.error is None:
                 assert self.stored[batch.base_offset] is batch
