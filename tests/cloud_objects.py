@@ -137,10 +137,10 @@ def upload(
 
 def _frames(log: Log, start: int, end: int) -> Iterator[tuple[Any, int, Frame, bytes]]:
     """The durable frames between two offsets, with their segments, positions and bytes."""
-    visible = log.visible
-    segments: list[SealedSegment | ActiveSegment] = [*visible.sealed, visible.active]
+    snapshot = log.snapshot
+    segments: list[SealedSegment | ActiveSegment] = [*snapshot.sealed, snapshot.active]
     for segment in segments:
-        limit = segment.footer.position if isinstance(segment, SealedSegment) else visible.active_position
+        limit = segment.footer.position if isinstance(segment, SealedSegment) else snapshot.active_position
         file = log.context.files.open(segment.path)
         try:
             for position, complete in Scan(file, HEADER_BYTES, limit, seed=segment.header.seed):

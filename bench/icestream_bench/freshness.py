@@ -1,6 +1,6 @@
 """How long after its acknowledgement a message is visible in the table, and what the pipeline costs publishers.
 
-The pipeline runs as a process of its own, as it does beside a broker. Visible is what `wait_committed` tells: the
+The pipeline runs as a process of its own, as it does beside a broker. LogSnapshot is what `wait_committed` tells: the
 broker has read the snapshot from the catalog. Nobody is in a hurry, so that the flush interval decides.
 """
 

@@ -21,7 +21,7 @@ from icestream.cli.output import (
 from icestream.model.errors import InvalidRequestError
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.wal import LocalFiles
-from icestream.wal.inspect import Problem, Report, inspect_directory, segment_pieces
+from icestream.wal.inspect import LogProblem, LogReport, inspect_directory, segment_ranges
 from icestream.wal.repair import RepairReport, repair_directory
 from icestream.wal.segment import segment_offsets, segment_path
 
@@ -113,7 +113,7 @@ def _frames(files: LocalFiles, path: Path, limit: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for offset in segment_offsets(files, path):
         segment = segment_path(path, offset)
-        with contextlib.closing(segment_pieces(files, path, offset)) as pieces:
+        with contextlib.closing(segment_ranges(files, path, offset)) as pieces:
             for piece in pieces:
                 if len(found) == limit:
                     return found
@@ -135,7 +135,7 @@ def _frames(files: LocalFiles, path: Path, limit: int) -> list[dict[str, Any]]:
     return found
 
 
-def _show(report: Report, frames: list[dict[str, Any]]) -> None:
+def _show(report: LogReport, frames: list[dict[str, Any]]) -> None:
     out = console()
     out.print(f"{report.topic or 'unknown topic'}, stream {report.stream_id or 'unknown'}, epoch {report.epoch}")
     numbers = ("first", "next", "frames", "size")
@@ -186,7 +186,7 @@ def _frame_table(frames: list[dict[str, Any]]) -> Any:
     return made
 
 
-def _problem_line(problem: Problem) -> str:
+def _problem_line(problem: LogProblem) -> str:
     text = f"problem: {problem.file}, byte {problem.position}: {problem.reason}"
     if problem.first_offset is None:
         return text

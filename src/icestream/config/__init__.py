@@ -23,7 +23,7 @@ from icestream.config.broker import (
     TopicSettings,
 )
 from icestream.config.cloud import CloudRetentionSettings, CloudSettings, UploaderSettings
-from icestream.config.fields import Problem, SettingsError
+from icestream.config.fields import SettingProblem, SettingsError
 from icestream.config.load import Loaded, load_settings, load_with_origins
 from icestream.config.metadata import MetadataSettings
 from icestream.config.pipeline import MaintenanceSettings, PipelineSettings
@@ -52,12 +52,12 @@ __all__ = [
     "MetadataSettings",
     "ObjectStoreSettings",
     "PipelineSettings",
-    "Problem",
     "QuerySettings",
     "ReaderSettings",
     "RetentionSettings",
     "RotationSettings",
     "ServerSettings",
+    "SettingProblem",
     "Settings",
     "SettingsError",
     "StorageSettings",

@@ -141,7 +141,7 @@ Secret = SecretStr | None
 
 
 @dataclass(frozen=True)
-class Problem:
+class SettingProblem:
     """One sentence that names the key, where it was given, what was given and what is allowed."""
 
     key: str
@@ -155,7 +155,7 @@ class Problem:
 class SettingsError(Exception):
     """The settings cannot be used. `problems` has one entry for each thing to repair."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[SettingProblem]) -> None:
         self.problems = list(problems)
         super().__init__(self.problems)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from icestream.config.fields import MASK, BrokenRuleError, Problem, SettingsError, masked
+from icestream.config.fields import MASK, BrokenRuleError, SettingProblem, SettingsError, masked
 from icestream.config.settings import Settings
 from icestream.config.sources import Given, Layer, environment_layer, file_layer, flag_layer, read_yaml
 from icestream.config.tree import Keys, Leaf, leaves
@@ -72,10 +72,10 @@ def _nested(given: Mapping[Keys, Given]) -> dict[str, Any]:
     return root
 
 
-def _problems(error: ValidationError, given: Mapping[Keys, Given], *, fields_only: bool) -> list[Problem]:
+def _problems(error: ValidationError, given: Mapping[Keys, Given], *, fields_only: bool) -> list[SettingProblem]:
     """One sentence a setting. Rules between settings are left out while some could not be read (`fields_only`)."""
     by_path = {leaf.path: leaf for leaf in leaves()}
-    found: dict[Keys, Problem] = {}
+    found: dict[Keys, SettingProblem] = {}
     for detail in error.errors(include_url=False, include_input=False):
         location = tuple(str(part) for part in detail["loc"])
         refusal = detail.get("ctx", {}).get("error")
@@ -89,15 +89,17 @@ def _problems(error: ValidationError, given: Mapping[Keys, Given], *, fields_onl
     return list(found.values())
 
 
-def _rule_problem(leaf: Leaf, given: Given | None, phrase: str) -> Problem:
+def _rule_problem(leaf: Leaf, given: Given | None, phrase: str) -> SettingProblem:
     if given is None:
-        return Problem(leaf.key, "default", f"{leaf.key} {phrase}")
-    return Problem(given.key, given.place, f"{given.key} ({given.place}) is {_shown(leaf, given.value)} and {phrase}")
+        return SettingProblem(leaf.key, "default", f"{leaf.key} {phrase}")
+    return SettingProblem(
+        given.key, given.place, f"{given.key} ({given.place}) is {_shown(leaf, given.value)} and {phrase}"
+    )
 
 
-def _value_problem(leaf: Leaf, given: Given) -> Problem:
+def _value_problem(leaf: Leaf, given: Given) -> SettingProblem:
     shown = _shown(leaf, given.value)
-    return Problem(given.key, given.place, f"{given.key} ({given.place}) is {shown}; it takes {leaf.allowed}")
+    return SettingProblem(given.key, given.place, f"{given.key} ({given.place}) is {shown}; it takes {leaf.allowed}")
 
 
 def _shown(leaf: Leaf, value: object) -> str:

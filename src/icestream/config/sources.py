@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from icestream.config.fields import Problem, SettingsError
+from icestream.config.fields import SettingProblem, SettingsError
 from icestream.config.tree import ENV_DELIMITER, ENV_PREFIX, Branch, Keys, Leaf, file_tree, find, leaves, named_tree
 
 # --------------------
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _BODY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
-class ValueProblem(Exception):  # noqa: N818  it becomes a Problem, and says so
+class ValueProblem(Exception):  # noqa: N818  it becomes a SettingProblem, and says so
     """One value of a file cannot be used; the text is a phrase that follows the key's name."""
 
 
@@ -67,7 +67,7 @@ class FileContent:
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Keys, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SettingProblem] = field(default_factory=list)
 
 
 def read_yaml(path: Path, environ: Mapping[str, str]) -> FileContent:
@@ -103,7 +103,7 @@ def _read(path: Path) -> str:
 
 
 def _unreadable(place: str, phrase: str) -> SettingsError:
-    return SettingsError([Problem("", place, f"{place}: the settings file {phrase}")])
+    return SettingsError([SettingProblem("", place, f"{place}: the settings file {phrase}")])
 
 
 class _Reader:
@@ -169,7 +169,7 @@ class _Reader:
 
     def _problem(self, path: Keys, node: yaml.Node, phrase: str) -> None:
         key, place = ".".join(path), self._place(node)
-        self._content.problems.append(Problem(key, place, f"{key} ({place}) {phrase}"))
+        self._content.problems.append(SettingProblem(key, place, f"{key} ({place}) {phrase}"))
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self._path}, line {node.start_mark.line + 1}"
@@ -196,7 +196,7 @@ class Given:
 @dataclass
 class Layer:
     given: dict[Keys, Given] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SettingProblem] = field(default_factory=list)
 
     def add(self, new: Given) -> None:
         """Take a value. A setting may be given twice only by two names in one section, and with equal values."""
@@ -206,7 +206,7 @@ class Layer:
         self.refuse(new.key, new.place, f"is the same setting as {old.key} ({old.place}): keep one of them")
 
     def refuse(self, key: str, place: str, phrase: str) -> None:
-        self.problems.append(Problem(key, place, f"{key} ({place}) {phrase}"))
+        self.problems.append(SettingProblem(key, place, f"{key} ({place}) {phrase}"))
 
 
 def file_layer(content: FileContent) -> Layer:
@@ -243,7 +243,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
                 layer.add(Given(found, value, written, place))
         else:
             layer.problems.append(
-                Problem(name, place, f"{name} is not a known environment variable{_near_variable(name)}")
+                SettingProblem(name, place, f"{name} is not a known environment variable{_near_variable(name)}")
             )
     return layer
 

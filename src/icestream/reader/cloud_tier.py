@@ -20,7 +20,7 @@ from icestream.model.errors import IcestreamError
 from icestream.model.messages import slice_from
 from icestream.reader.log_tier import Decode
 from icestream.reader.tiers import MovedError, Selection, UnreadableError
-from icestream.wal.read_leases import Lease, Leases
+from icestream.wal.read_leases import ReadLease, ReadLeases
 
 # --------------------
 # Objects that could not be read, remembered for a while, so that not every reader tries them at once.
@@ -86,7 +86,7 @@ def _pause(error: IcestreamError) -> float:
 
 class CloudTier:
     def __init__(
-        self, objects: ObjectMap, store: ObjectStore, leases: Leases, decode: Decode, pool: ReadPool, *, place: str
+        self, objects: ObjectMap, store: ObjectStore, leases: ReadLeases, decode: Decode, pool: ReadPool, *, place: str
     ) -> None:
         self.objects = objects
         self.leases = leases
@@ -156,7 +156,7 @@ class CloudTier:
 
 class CloudStep:
     def __init__(
-        self, tier: CloudTier, reader: CloudReader, lease: Lease, end: int | None, selection: Selection
+        self, tier: CloudTier, reader: CloudReader, lease: ReadLease, end: int | None, selection: Selection
     ) -> None:
         self._tier = tier
         self._reader = reader

@@ -117,10 +117,10 @@ def _check(
     place: str,
     cloud: CloudTier | None,
 ) -> None:
-    visible = log.visible
-    if visible.start_offset <= offset <= visible.end_offset:
+    snapshot = log.snapshot
+    if snapshot.start_offset <= offset <= snapshot.end_offset:
         return
-    if offset < visible.start_offset:
+    if offset < snapshot.start_offset:
         if cloud is not None and cloud.holds(offset):
             return
         if offset < _committed(find_table()):
@@ -128,14 +128,14 @@ def _check(
     first = cloud.first_offset if cloud is not None else None
     elsewhere = "nor in the table" if first is None else f"nor in the cloud, which begins at {first}, or a table"
     where = (
-        f"in the topic, which ends before {visible.end_offset}"
-        if offset > visible.end_offset
-        else f"in the log, which begins at {visible.start_offset}, {elsewhere}"
+        f"in the topic, which ends before {snapshot.end_offset}"
+        if offset > snapshot.end_offset
+        else f"in the log, which begins at {snapshot.start_offset}, {elsewhere}"
     )
     raise OffsetOutOfRangeError(
         f"offset {offset} is not {where}",
         operation="read",
         place=place,
         remedy="start at earliest, latest or an offset in between",
-        details={"start_offset": visible.start_offset, "durable_end": visible.end_offset},
+        details={"start_offset": snapshot.start_offset, "durable_end": snapshot.end_offset},
     )

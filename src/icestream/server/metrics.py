@@ -204,11 +204,11 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
         for gauge, figure in zip((committed, lag, lag_bytes, lag_seconds), table_figures(topic, log), strict=True):
             if figure is not None:
                 gauge.add_metric([str(topic.name)], figure)
-        name, visible, state = [str(topic.name)], log.visible, log.state
-        start.add_metric(name, visible.start_offset)
-        end.add_metric(name, visible.end_offset)
+        name, snapshot, state = [str(topic.name)], log.snapshot, log.state
+        start.add_metric(name, snapshot.start_offset)
+        end.add_metric(name, snapshot.end_offset)
         nbytes.add_metric(name, log.nbytes)
-        segments.add_metric(name, len(visible.sealed) + 1)
+        segments.add_metric(name, len(snapshot.sealed) + 1)
         hits.add_metric(name, log.cache.hits)
         misses.add_metric(name, log.cache.misses)
         for possible in LogState:

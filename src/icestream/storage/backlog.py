@@ -25,7 +25,7 @@ from icestream.model.sparse_index import SparseIndex
 from icestream.storage import IcebergStorage, Topic, TopicRecord
 from icestream.wal import Log, LogState
 from icestream.wal.segment import SealedSegment
-from icestream.wal.view import Visible
+from icestream.wal.segments import LogSnapshot
 
 MAX_WAIT_SECONDS = 10.0
 _SCAN_SECONDS = 0.1
@@ -199,7 +199,7 @@ class _Stretch(NamedTuple):
 
 def cut_range(log: Log, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
     """Where each of the first `max_pieces` pieces of the range ends; the last number is `end` if they reach so far."""
-    stretches = _stretches(log, log.visible, start, end)
+    stretches = _stretches(log, log.snapshot, start, end)
     cuts: list[int] = []
     offset = start
     while offset < end and len(cuts) < max_pieces:
@@ -223,17 +223,17 @@ def _cut(stretches: list[_Stretch], start: int, piece_bytes: int) -> int:
     return stretches[-1].end
 
 
-def _stretches(log: Log, visible: Visible, start: int, end: int) -> list[_Stretch]:
+def _stretches(log: Log, snapshot: LogSnapshot, start: int, end: int) -> list[_Stretch]:
     found: list[_Stretch] = []
     before = 0
-    for segment in visible.sealed:
+    for segment in snapshot.sealed:
         first, segment_end = segment.header.base_offset, segment.footer.end_offset
         if segment_end > start and first < end:
             found.append(_Stretch(first, segment_end, before, _index(log, segment)))
         before += segment.footer.position
-    active = visible.active
-    if visible.end_offset > start:
-        found.append(_Stretch(active.header.base_offset, visible.end_offset, before, active.index))
+    active = snapshot.active
+    if snapshot.end_offset > start:
+        found.append(_Stretch(active.header.base_offset, snapshot.end_offset, before, active.index))
     return found
 
 

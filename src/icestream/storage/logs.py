@@ -17,7 +17,7 @@ from icestream.storage.record import TopicRecord
 from icestream.wal import Log, LogContext
 from icestream.wal.disk_errors import log_unavailable
 from icestream.wal.records import STREAM_FILE, StreamInfo, load_stream
-from icestream.wal.restore import Beginning, restore_log
+from icestream.wal.restore import LogStart, restore_log
 from icestream.wal.segment import segment_offsets
 
 _DELETED = ".deleted"
@@ -94,7 +94,7 @@ class Logs:
                 "the log cannot be opened", error, operation="open log", place=str(directory)
             ) from error
 
-    def restore(self, record: TopicRecord, beginning: Beginning) -> None:
+    def restore(self, record: TopicRecord, beginning: LogStart) -> None:
         """Begin a lost log anew at an offset."""
         aside = self._directory / _RESTORED / record.stream_id
         restore_log(self.context.files, self.path(record.name), aside, record.to_stream(), beginning)

@@ -133,7 +133,7 @@ def make_room(topics: Iterable[Topic]) -> int:
 
 def _oldest_us(topic: Topic) -> int:
     log = topic.opened_log
-    sealed = log.visible.sealed if log is not None else ()
+    sealed = log.snapshot.sealed if log is not None else ()
     return sealed[0].footer.last_time_us if sealed else 0
 
 
@@ -179,10 +179,10 @@ def prunable_below(
     log: Log, *, committed: int, minutes: int | None, megabytes: int | None, now_us: int, expired_below: int = 0
 ) -> int:
     """The offset below which sealed segments may go: none past `committed`, and all before `expired_below`."""
-    visible = log.visible
+    snapshot = log.snapshot
     nbytes = log.nbytes
-    below = visible.start_offset
-    for segment in visible.sealed:
+    below = snapshot.start_offset
+    for segment in snapshot.sealed:
         footer = segment.footer
         too_old = minutes is not None and footer.last_time_us < now_us - minutes * _MINUTE_US
         too_much = megabytes is not None and nbytes > megabytes * MIB

@@ -70,16 +70,16 @@ def topic_stats(topic: Topic) -> TopicStats:
         return _unusable(topic, "lost", error)
     except IcestreamError as error:
         return _unusable(topic, LogState.FAILED.value, error)
-    visible = log.visible
-    last_time_us = visible.active.last_time_us or (visible.sealed[-1].footer.last_time_us if visible.sealed else 0)
+    snapshot = log.snapshot
+    last_time_us = snapshot.active.last_time_us or (snapshot.sealed[-1].footer.last_time_us if snapshot.sealed else 0)
     return TopicStats(
         topic=name,
         state=log.state.value,
-        message_count=visible.end_offset - visible.start_offset,
+        message_count=snapshot.end_offset - snapshot.start_offset,
         bytes_stored=log.nbytes,
-        start_offset=visible.start_offset,
-        durable_end=visible.end_offset,
-        segments=len(visible.sealed) + 1,
+        start_offset=snapshot.start_offset,
+        durable_end=snapshot.end_offset,
+        segments=len(snapshot.sealed) + 1,
         cached_messages=log.cache.messages,
         cache_hits=log.cache.hits,
         cache_misses=log.cache.misses,
@@ -90,7 +90,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         format=None if topic.format is None else topic.format.value,
         parquet_offset=topic.parquet_offset,
         parquet_lag_messages=(
-            None if topic.parquet_offset is None else max(0, visible.end_offset - topic.parquet_offset)
+            None if topic.parquet_offset is None else max(0, snapshot.end_offset - topic.parquet_offset)
         ),
         error=log.taken_over,
         **table_figures(topic, log)._asdict(),
@@ -185,7 +185,7 @@ def _age_seconds(log: Log, offset: int) -> float | None:
 
 def _oldest_age_seconds(log: Log) -> float | None:
     """Of the log's first message, as its segments tell it: nothing is read."""
-    visible = log.visible
-    times = (*(segment.footer.first_time_us for segment in visible.sealed), visible.active.first_time_us)
+    snapshot = log.snapshot
+    times = (*(segment.footer.first_time_us for segment in snapshot.sealed), snapshot.active.first_time_us)
     first_us = next((time_us for time_us in times if time_us), None)
     return None if first_us is None else max(0.0, (now_us() - first_us) / 1e6)

@@ -32,7 +32,7 @@ from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_positive, check_storage
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext
-from icestream.wal.restore import Beginning
+from icestream.wal.restore import LogStart
 
 # --------------------
 # Topics that are deleted, but for what takes longer: the log's files, the table, the objects, the record.
@@ -424,7 +424,7 @@ class Topics:
                 "the topic is being recovered", operation=operation, place=str(name), remedy="try again when it is back"
             )
 
-    def _revive(self, record: TopicRecord, beginning: Beginning) -> None:
+    def _revive(self, record: TopicRecord, beginning: LogStart) -> None:
         """Know the topic as it is from now on, and then make its log: whoever comes before that finds none."""
         topic = self._topics.get(record.name)
         if topic is None:

@@ -36,11 +36,10 @@ from icestream.model.frame_bytes import Payload, prepare
 from icestream.wal.cache import FrameCache
 from icestream.wal.files import Files, LocalFiles
 from icestream.wal.group_commit import Append, CommitPool, Pool
-from icestream.wal.log import Log
+from icestream.wal.log import Log, LogState
 from icestream.wal.options import LogContext, LogOptions
 from icestream.wal.reader import LogReader, check_offset, offset_at_time, time_at_offset
 from icestream.wal.records import StreamInfo
-from icestream.wal.view import LogState
 
 __all__ = [
     "Append",

@@ -26,7 +26,7 @@ _SEARCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Problem:
+class LogProblem:
     file: str
     position: int
     reason: str
@@ -51,7 +51,7 @@ class SegmentReport:
 
 
 @dataclass
-class Report:
+class LogReport:
     directory: str
     topic: str | None = None
     stream_id: str | None = None
@@ -60,7 +60,7 @@ class Report:
     end_offset: int | None = None
     checkpoint: dict[str, Any] | None = None
     segments: list[SegmentReport] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[LogProblem] = field(default_factory=list)
     torn_tail_bytes: int = 0
     torn_copies: list[str] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class Report:
         return asdict(self)
 
 
-class Piece(NamedTuple):
+class SegmentRange(NamedTuple):
     """A sound frame, or (`complete` is None) bytes that are not one."""
 
     position: int
@@ -77,20 +77,22 @@ class Piece(NamedTuple):
     reason: str = ""
 
 
-def walk(file: File, limit: int, seed: int) -> Generator[Piece]:
+def walk(file: File, limit: int, seed: int) -> Generator[SegmentRange]:
     """All of a segment's frames up to `limit`, and what stands between them: after damage the next frame is sought."""
     position = HEADER_BYTES
     while position < limit:
         scan = Scan(file, position, limit, seed=seed)
         for found, complete in scan:
-            yield Piece(found, scan.position, complete)
+            yield SegmentRange(found, scan.position, complete)
         if scan.stop is None:
             return
         position = find_frame(file, scan.position + ALIGNMENT, limit, seed)
-        yield Piece(scan.position, position, None, reason=str(getattr(scan.stop, "reason", "the file ends in a frame")))
+        yield SegmentRange(
+            scan.position, position, None, reason=str(getattr(scan.stop, "reason", "the file ends in a frame"))
+        )
 
 
-def segment_pieces(files: Files, directory: Path, base_offset: int) -> Generator[Piece]:
+def segment_ranges(files: Files, directory: Path, base_offset: int) -> Generator[SegmentRange]:
     """What `walk` finds in one segment of a log."""
     path = segment_path(directory, base_offset)
     header = read_header(files, path)
@@ -119,22 +121,22 @@ def find_frame(file: File, position: int, limit: int, seed: int) -> int:
     return limit
 
 
-def read_stream(files: Files, directory: Path) -> StreamInfo | Problem:
+def read_stream(files: Files, directory: Path) -> StreamInfo | LogProblem:
     try:
         return load_stream(files, directory)
     except FileNotFoundError:
-        return Problem(str(directory / STREAM_FILE), 0, "missing")
+        return LogProblem(str(directory / STREAM_FILE), 0, "missing")
     except DamagedError as error:
-        return Problem(str(directory / STREAM_FILE), 0, error.message)
+        return LogProblem(str(directory / STREAM_FILE), 0, error.message)
 
 
-def read_checkpoint(files: Files, directory: Path) -> Checkpoint | Problem:
+def read_checkpoint(files: Files, directory: Path) -> Checkpoint | LogProblem:
     try:
         return load_checkpoint(files, directory)
     except FileNotFoundError:
-        return Problem(str(directory / CHECKPOINT_FILE), 0, "missing")
+        return LogProblem(str(directory / CHECKPOINT_FILE), 0, "missing")
     except DamagedError as error:
-        return Problem(str(directory / CHECKPOINT_FILE), 0, error.message)
+        return LogProblem(str(directory / CHECKPOINT_FILE), 0, error.message)
 
 
 def find_salt(files: Files, directory: Path) -> int | None:
@@ -154,20 +156,20 @@ def read_header(files: Files, path: Path) -> SegmentHeader | None:
         file.close()
 
 
-def inspect_directory(files: Files, directory: Path) -> Report:
+def inspect_directory(files: Files, directory: Path) -> LogReport:
     """Read a whole log. Nothing is changed, also not what recovery would."""
-    report = Report(str(directory))
+    report = LogReport(str(directory))
     offsets = segment_offsets(files, directory)
     if not offsets and not files.exists(directory / STREAM_FILE):
         raise InvalidRequestError("this is not the directory of a log", operation="inspect", place=str(directory))
     stream = read_stream(files, directory)
-    if isinstance(stream, Problem):
+    if isinstance(stream, LogProblem):
         report.problems.append(stream)
     else:
         report.topic, report.stream_id, report.epoch = stream.topic, str(stream.stream_id), stream.epoch
     found = read_checkpoint(files, directory)
     checkpoint = found if isinstance(found, Checkpoint) else None
-    if isinstance(found, Problem):
+    if isinstance(found, LogProblem):
         report.problems.append(found)
     else:
         report.checkpoint = asdict(found)
@@ -177,28 +179,30 @@ def inspect_directory(files: Files, directory: Path) -> Report:
         is_last = place == len(offsets) - 1
         if base_offset != expected:
             path = segment_path(directory, expected)
-            report.problems.append(Problem(str(path), 0, "a segment is missing", expected, base_offset))
+            report.problems.append(LogProblem(str(path), 0, "a segment is missing", expected, base_offset))
         segment = _inspect_segment(files, directory, base_offset, report, is_last=is_last, checkpoint=checkpoint)
         report.segments.append(segment)
         expected = segment.end_offset
     report.end_offset = expected
     if checkpoint is not None and expected < checkpoint.durable_end:
-        report.problems.append(Problem(str(directory), 0, "the log ends too early", expected, checkpoint.durable_end))
+        report.problems.append(
+            LogProblem(str(directory), 0, "the log ends too early", expected, checkpoint.durable_end)
+        )
     elif checkpoint is not None and _last_number(report) < checkpoint.segment_number:
         path = segment_path(directory, checkpoint.base_offset)
-        report.problems.append(Problem(str(path), 0, "the newest segment is missing", checkpoint.base_offset))
+        report.problems.append(LogProblem(str(path), 0, "the newest segment is missing", checkpoint.base_offset))
     report.torn_copies = files.names(directory / TORN_DIRECTORY)
     return report
 
 
-def _last_number(report: Report) -> int:
+def _last_number(report: LogReport) -> int:
     """Of the newest segment; one whose header is damaged is a problem of its own."""
     numbers = [segment.number for segment in report.segments if segment.number is not None]
     return max(numbers, default=-1)
 
 
 def _inspect_segment(
-    files: Files, directory: Path, base_offset: int, report: Report, *, is_last: bool, checkpoint: Checkpoint | None
+    files: Files, directory: Path, base_offset: int, report: LogReport, *, is_last: bool, checkpoint: Checkpoint | None
 ) -> SegmentReport:
     path = segment_path(directory, base_offset)
     file = files.open(path)
@@ -206,9 +210,9 @@ def _inspect_segment(
         size, footer, header = file.size(), read_footer(file), decode_header(file.read(HEADER_BYTES, 0))
         segment = SegmentReport(path.name, base_offset, base_offset, header.number if header else None, size)
         if header is None:
-            report.problems.append(Problem(str(path), 0, "the segment's header is damaged", base_offset))
+            report.problems.append(LogProblem(str(path), 0, "the segment's header is damaged", base_offset))
         if footer is None and not is_last:
-            report.problems.append(Problem(str(path), size - FOOTER_BYTES, "the footer is missing", base_offset))
+            report.problems.append(LogProblem(str(path), size - FOOTER_BYTES, "the footer is missing", base_offset))
         segment.sealed = footer is not None
         limit = footer.position if footer is not None else size
         durable = limit if not is_last or footer is not None else _durable_position(checkpoint, segment)
@@ -217,7 +221,7 @@ def _inspect_segment(
         _inspect_frames(file, segment, report, path, limit=limit, durable=durable, seed=seed)
         if footer is not None and footer.end_offset != segment.end_offset:
             report.problems.append(
-                Problem(str(path), footer.position, "frames are missing", segment.end_offset, footer.end_offset)
+                LogProblem(str(path), footer.position, "frames are missing", segment.end_offset, footer.end_offset)
             )
         if footer is not None:
             index = load_index(files, segment_path(directory, base_offset, INDEX_SUFFIX))
@@ -235,10 +239,10 @@ def _durable_position(checkpoint: Checkpoint | None, segment: SegmentReport) -> 
 
 
 def _inspect_frames(
-    file: File, segment: SegmentReport, report: Report, path: Path, *, limit: int, durable: int, seed: int
+    file: File, segment: SegmentReport, report: LogReport, path: Path, *, limit: int, durable: int, seed: int
 ) -> None:
     """Count the frames, and tell lost bytes from a torn tail and from room that is only reserved."""
-    doubtful: list[Piece] = []
+    doubtful: list[SegmentRange] = []
     for piece in walk(file, limit, seed):
         if piece.complete is None:
             doubtful.append(piece)
@@ -247,7 +251,7 @@ def _inspect_frames(
         if frame.base_offset != segment.end_offset or any(lost.position < vouched for lost in doubtful):
             reason = doubtful[0].reason if doubtful else "a frame does not follow on the one before"
             position = doubtful[0].position if doubtful else piece.position
-            report.problems.append(Problem(str(path), position, reason, segment.end_offset, frame.base_offset))
+            report.problems.append(LogProblem(str(path), position, reason, segment.end_offset, frame.base_offset))
             doubtful.clear()
         segment.frames += 1
         segment.messages += frame.message_count
@@ -257,7 +261,7 @@ def _inspect_frames(
     for piece in doubtful:
         content = _content_bytes(file, piece.position, limit)
         if piece.position < durable:
-            report.problems.append(Problem(str(path), piece.position, piece.reason, segment.end_offset))
+            report.problems.append(LogProblem(str(path), piece.position, piece.reason, segment.end_offset))
         elif content:
             report.torn_tail_bytes += content
         segment.reserved_bytes = limit - piece.position - content

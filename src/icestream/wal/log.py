@@ -15,6 +15,7 @@ directory is recovered and cut back to the last position that was synced.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from time import monotonic, perf_counter
 
@@ -26,15 +27,22 @@ from icestream.wal.disk_errors import SafeLogger, log_unavailable
 from icestream.wal.files import make_directories
 from icestream.wal.group_commit import Append, GroupCommit
 from icestream.wal.options import LogContext
-from icestream.wal.producers import Producers, Sent, Sessions
-from icestream.wal.read_leases import Leases
+from icestream.wal.producers import Producers, ProducerSessions, SentBatch
+from icestream.wal.read_leases import ReadLeases
 from icestream.wal.records import STREAM_FILE, StreamInfo
 from icestream.wal.recovery import Recovery
-from icestream.wal.segments import IndexCache, Segments
-from icestream.wal.view import LogState, Visible
+from icestream.wal.segments import IndexCache, LogSnapshot, Segments
 
 NO_LIMIT = (1 << 63) - 1
 _log = SafeLogger(__name__)
+
+
+class LogState(Enum):
+    OPEN = "open"
+    FAILED = "failed"
+    """A write or sync failed. The next append recovers the log."""
+    DAMAGED = "damaged"
+    CLOSED = "closed"
 
 
 class Log:
@@ -50,8 +58,8 @@ class Log:
         self.directory = directory
         self.cache = context.cache.log_cache()
         self.indexes = IndexCache(context.files, context.options.index_interval_bytes)
-        self.leases = Leases(context.options.lease_timeout_seconds)
-        self._sessions = Sessions(context.options.max_producers)
+        self.leases = ReadLeases(context.options.lease_timeout_seconds)
+        self._sessions = ProducerSessions(context.options.max_producers)
         self.listeners: set[Callable[[], None]] = set()
         """Called, by the thread that commits, when the durable end has moved or a segment was sealed; quick ones."""
         self.offset_limit = NO_LIMIT
@@ -88,20 +96,20 @@ class Log:
         return cls(context, directory)
 
     @property
-    def visible(self) -> Visible:
-        return self._segments.visible
+    def snapshot(self) -> LogSnapshot:
+        return self._segments.snapshot
 
     @property
     def start_offset(self) -> int:
-        return self.visible.start_offset
+        return self.snapshot.start_offset
 
     @property
     def durable_end(self) -> int:
-        return self.visible.end_offset
+        return self.snapshot.end_offset
 
     @property
     def nbytes(self) -> int:
-        return self.visible.nbytes
+        return self.snapshot.nbytes
 
     def next_sequence(self, producer: str) -> int:
         with self._mutex:
@@ -169,7 +177,7 @@ class Log:
         append.publish_time_us = self._last_time_us = max(self._last_time_us, self.context.clock())
         self._next_offset += payload.message_count
         if name:
-            sent = Sent(payload.sequence, payload.message_count, append.base_offset, append.publish_time_us)
+            sent = SentBatch(payload.sequence, payload.message_count, append.base_offset, append.publish_time_us)
             self._producers.note(name, sent)
 
     def _not_reserved(self) -> IcestreamError:
@@ -249,10 +257,10 @@ class Log:
         with self._advanced:
             self._waiting_readers += 1
             try:
-                self._advanced.wait_for(lambda: self.visible.end_offset > offset or self._closing, timeout)
+                self._advanced.wait_for(lambda: self.snapshot.end_offset > offset or self._closing, timeout)
             finally:
                 self._waiting_readers -= 1
-            if self.visible.end_offset > offset:
+            if self.snapshot.end_offset > offset:
                 return True
             if self._closing:
                 raise ClosedError("the log is closed", operation="read", place=str(self.directory))
@@ -282,7 +290,7 @@ class Log:
             self._tell_listeners()
 
     def _begins_below(self, offset: int) -> bool:
-        active = self.visible.active
+        active = self.snapshot.active
         return active.header.base_offset < offset and active.frame_count > 0
 
     def set_schemas(self, schemas: dict[int, str]) -> None:
@@ -366,7 +374,7 @@ class Log:
             if self.state is not LogState.FAILED or monotonic() < self._reopen_after:
                 return
             self._reopen_after = monotonic() + self.context.options.reopen_pause_seconds
-            shown = self.visible
+            shown = self.snapshot
             self._segments.writer.active.file.close()
             try:
                 self._recover((shown.active.header.number, shown.active_position))

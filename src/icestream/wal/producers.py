@@ -16,6 +16,8 @@ from typing import NamedTuple
 import xxhash
 
 from icestream.model.errors import ProducerFencedError, SequenceError
+from icestream.model.frames import Frame
+from icestream.model.messages import Encoding
 from icestream.wal.files import Files
 
 REMEMBERED_BATCHES = 16
@@ -23,7 +25,7 @@ _LOST = ""
 """Stands in a saved state for the end of what was lost; no producer has this name."""
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     sequence: int
     message_count: int
     base_offset: int
@@ -33,7 +35,7 @@ class Sent(NamedTuple):
 class Producers:
     def __init__(self, max_producers: int) -> None:
         self._max_producers = max_producers
-        self._sent: OrderedDict[str, deque[Sent]] = OrderedDict()
+        self._sent: OrderedDict[str, deque[SentBatch]] = OrderedDict()
         self.lost_end = 0
         """Before this offset messages were lost; 0 where none were."""
 
@@ -44,7 +46,7 @@ class Producers:
         sent = self._sent.get(producer)
         return sent[-1].sequence + sent[-1].message_count if sent else 0
 
-    def find(self, producer: str, sequence: int, message_count: int) -> Sent | None:
+    def find(self, producer: str, sequence: int, message_count: int) -> SentBatch | None:
         """The same batch as it was stored before, or None if it is the producer's next; raises when it is neither."""
         sent = self._sent.get(producer)
         if not sent:
@@ -64,7 +66,7 @@ class Producers:
             details={"expected": expected, "sequence": sequence},
         )
 
-    def note(self, producer: str, sent: Sent) -> None:
+    def note(self, producer: str, sent: SentBatch) -> None:
         batches = self._sent.get(producer)
         if batches is None:
             batches = self._sent[producer] = deque(maxlen=REMEMBERED_BATCHES)
@@ -72,6 +74,14 @@ class Producers:
         self._sent.move_to_end(producer)
         if len(self._sent) > self._max_producers:
             self._sent.popitem(last=False)
+
+    def note_frame(self, frame: Frame) -> None:
+        """Note a frame that is read from the log."""
+        if frame.encoding == Encoding.LOST:
+            self.note_lost(frame.end_offset)
+        elif frame.producer:
+            sent = SentBatch(frame.sequence, frame.message_count, frame.base_offset, frame.publish_time_us)
+            self.note(frame.producer, sent)
 
     def before(self, offset: int) -> "Producers":
         """A copy that knows only what lies before an offset: batches still on their way to the disk are left out."""
@@ -84,9 +94,9 @@ class Producers:
         return earlier
 
     def to_bytes(self) -> bytes:
-        state: list[tuple[str, list[Sent]]] = [(name, list(batches)) for name, batches in self._sent.items()]
+        state: list[tuple[str, list[SentBatch]]] = [(name, list(batches)) for name, batches in self._sent.items()]
         if self.lost_end:
-            state.append((_LOST, [Sent(0, 0, self.lost_end, 0)]))
+            state.append((_LOST, [SentBatch(0, 0, self.lost_end, 0)]))
         data = json.dumps(state, separators=(",", ":")).encode()
         return xxhash.xxh3_64_digest(data) + data
 
@@ -96,7 +106,7 @@ class Producers:
             return False
         for name, batches in json.loads(data[8:]):
             for fields in batches:
-                sent = Sent(*fields)
+                sent = SentBatch(*fields)
                 if name == _LOST:
                     self.note_lost(sent.base_offset)
                 else:
@@ -130,23 +140,19 @@ class Producers:
         return self.take_bytes(data)
 
 
-# --------------------
-# Which of the producers that were opened under one name may send now: the last one.
-#
-# Two that count under one name would take each other's messages for repetitions of their own. So each that is
-# opened has
-# a session, a number above 0, and once a later one is open, what an earlier one sends is refused. Session 0 is for
-# those
-# who share a name and its numbers on purpose: whoever sends a number first has it stored.
-#
-# Sessions are known in memory alone: in a broker that has just started, the first to send has the name. If it was the
-# earlier one, its message can pass for a repetition of the later one's; it knows itself that it repeated nothing, and
-# does not take the answer (`icestream.client.publisher`). The number of names is bounded; the one that was opened
-# longest
-# ago is forgotten first.
+class ProducerSessions:
+    """Which of the producers opened under one name may send: the one opened last.
 
+    Two producers that count under one name would take each other's messages for repetitions of their own. So each
+    opened producer has a session, a number above 0. Once a later session is open, earlier ones are refused.
+    Session 0 is for producers that share a name and its sequence on purpose: the first to send a number has it stored.
 
-class Sessions:
+    Sessions are kept in memory only. In a broker that has just started, the first producer to send owns the name. If
+    that is the earlier one, the broker can take its message for a repetition of the later one's. The client knows that
+    it has repeated nothing, and does not accept such an acknowledgement. The number of names is bounded; the name that
+    was opened longest ago is forgotten first.
+    """
+
     def __init__(self, max_producers: int) -> None:
         self._max_producers = max_producers
         self._newest: OrderedDict[str, int] = OrderedDict()

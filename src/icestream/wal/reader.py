@@ -13,7 +13,7 @@ from icestream.model.frames import Frame
 from icestream.wal.files import File
 from icestream.wal.log import Log
 from icestream.wal.segment import HEADER_BYTES, ActiveSegment, SealedSegment, damaged, scan_sound
-from icestream.wal.view import Visible
+from icestream.wal.segments import LogSnapshot
 
 DEFAULT_READ_BYTES = 1 << 20
 
@@ -45,15 +45,15 @@ class LogReader:
 
         The first one may begin before the reader's offset when that lies within a batch.
         """
-        visible = self._log.visible
-        if self.offset >= visible.end_offset:
+        snapshot = self._log.snapshot
+        if self.offset >= snapshot.end_offset:
             return []
         frames = self._log.cache.read(self.offset, max_bytes)
         if frames:
             self._leave_file()
         else:
             try:
-                frames = self._read_file(visible, max_bytes)
+                frames = self._read_file(snapshot, max_bytes)
             except FileNotFoundError as error:
                 check_offset(self._log, self.offset)  # pruned meanwhile: say so
                 raise damaged(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
@@ -73,11 +73,11 @@ class LogReader:
             self._file.close()
         self._file = self._path = None
 
-    def _read_file(self, visible: Visible, max_bytes: int) -> list[Frame]:
-        if self.offset < visible.start_offset:
+    def _read_file(self, snapshot: LogSnapshot, max_bytes: int) -> list[Frame]:
+        if self.offset < snapshot.start_offset:
             check_offset(self._log, self.offset)
-        segment = find_segment(visible, self.offset)
-        limit = segment.footer.position if isinstance(segment, SealedSegment) else visible.active_position
+        segment = find_segment(snapshot, self.offset)
+        limit = segment.footer.position if isinstance(segment, SealedSegment) else snapshot.active_position
         if self._path != segment.path:
             self._seek(segment)
         assert self._file is not None
@@ -103,44 +103,44 @@ class LogReader:
         self._position = index.position_of_offset(self.offset) or HEADER_BYTES
 
 
-def find_segment(visible: Visible, offset: int) -> SealedSegment | ActiveSegment:
-    place = bisect_right(visible.sealed, offset, key=lambda segment: segment.header.base_offset) - 1
-    if place >= 0 and offset < visible.sealed[place].footer.end_offset:
-        return visible.sealed[place]
-    return visible.active
+def find_segment(snapshot: LogSnapshot, offset: int) -> SealedSegment | ActiveSegment:
+    place = bisect_right(snapshot.sealed, offset, key=lambda segment: segment.header.base_offset) - 1
+    if place >= 0 and offset < snapshot.sealed[place].footer.end_offset:
+        return snapshot.sealed[place]
+    return snapshot.active
 
 
 def check_offset(log: Log, offset: int) -> None:
     """Raise unless the log has the offset or it is the next one."""
-    visible = log.visible
-    if not visible.start_offset <= offset <= visible.end_offset:
+    snapshot = log.snapshot
+    if not snapshot.start_offset <= offset <= snapshot.end_offset:
         raise OffsetOutOfRangeError(
-            f"offset {offset} is not in the log, which holds {visible.start_offset} to {visible.end_offset - 1}",
+            f"offset {offset} is not in the log, which holds {snapshot.start_offset} to {snapshot.end_offset - 1}",
             operation="read",
             place=log.stream.topic,
             remedy="start at earliest, latest or an offset in between",
-            details={"start_offset": visible.start_offset, "durable_end": visible.end_offset},
+            details={"start_offset": snapshot.start_offset, "durable_end": snapshot.end_offset},
         )
 
 
 def offset_at_time(log: Log, time_us: int) -> int:
     """The first offset published at or after a time, of those that the log has; the durable end where there is none."""
     while True:
-        visible = log.visible
+        snapshot = log.snapshot
         try:
-            return _offset_at_time(log, visible, time_us)
+            return _offset_at_time(log, snapshot, time_us)
         except FileNotFoundError as error:
-            if log.start_offset == visible.start_offset:
-                raise damaged(Path(error.filename), 0, "the segment's file is gone", visible.start_offset) from error
+            if log.start_offset == snapshot.start_offset:
+                raise damaged(Path(error.filename), 0, "the segment's file is gone", snapshot.start_offset) from error
 
 
-def _offset_at_time(log: Log, visible: Visible, time_us: int) -> int:
-    segments: list[SealedSegment | ActiveSegment] = [*visible.sealed, visible.active]
+def _offset_at_time(log: Log, snapshot: LogSnapshot, time_us: int) -> int:
+    segments: list[SealedSegment | ActiveSegment] = [*snapshot.sealed, snapshot.active]
     for segment in segments:
         if isinstance(segment, SealedSegment):
             last_time_us, limit = segment.footer.last_time_us, segment.footer.position
         else:
-            last_time_us, limit = segment.last_time_us, visible.active_position
+            last_time_us, limit = segment.last_time_us, snapshot.active_position
         if last_time_us < time_us:
             continue
         file = log.context.files.open(segment.path)
@@ -152,7 +152,7 @@ def _offset_at_time(log: Log, visible: Visible, time_us: int) -> int:
                     return frame.base_offset
         finally:
             file.close()
-    return visible.end_offset
+    return snapshot.end_offset
 
 
 def time_at_offset(log: Log, offset: int) -> int:

@@ -23,12 +23,10 @@ from pathlib import Path
 from icestream.model import frame_bytes as frames
 from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Corrupt, Decoded, Scan
-from icestream.model.frames import Frame
-from icestream.model.messages import Encoding
 from icestream.model.sparse_index import SparseIndex
 from icestream.wal.disk_errors import SafeLogger
 from icestream.wal.files import File, Files, write_all
-from icestream.wal.producers import Producers, Sent
+from icestream.wal.producers import Producers
 from icestream.wal.records import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.segment import (
     FOOTER_BYTES,
@@ -214,7 +212,7 @@ class Recovery:
             self._vouched = max(self._vouched, complete.synced_position)
             log.next_offset = frame.end_offset
             log.last_time_us = frame.publish_time_us
-            note_sent(self._producers, frame)
+            self._producers.note_frame(frame)
         self._judge_end(log, active, stop or scan.stop, checkpoint)
 
     def _judge_end(
@@ -234,7 +232,7 @@ class Recovery:
             active.file.close()
             log.sealed.append(SealedSegment(active.header, footer, active.path))
             return
-        rest = Tail(active.file, position, size, active.header.seed)
+        rest = TailScan(active.file, position, size, active.header.seed)
         durable = max(durable, rest.vouched_position)
         if position < durable:
             end = rest.next_offset if rest.next_offset is not None else checkpoint.durable_end
@@ -273,7 +271,7 @@ class Recovery:
                 for _, frame in scan_sound(
                     file, segment.path, HEADER_BYTES, segment.footer.position, segment.header.seed
                 ):
-                    note_sent(self._producers, frame)
+                    self._producers.note_frame(frame)
             finally:
                 file.close()
 
@@ -289,7 +287,7 @@ def write_again(file: File, start: int, end: int) -> None:
     file.datasync()
 
 
-class Tail:
+class TailScan:
     """What stands behind the last sound frame: how long it is without trailing zeros, and what it vouches for."""
 
     _STEP = 1 << 20
@@ -338,11 +336,3 @@ def keep_torn(files: Files, directory: Path, name: str, data: bytes) -> None:
     finally:
         file.close()
     files.sync_directory(torn)
-
-
-def note_sent(producers: Producers, frame: Frame) -> None:
-    if frame.encoding == Encoding.LOST:
-        producers.note_lost(frame.end_offset)
-    elif frame.producer:
-        sent = Sent(frame.sequence, frame.message_count, frame.base_offset, frame.publish_time_us)
-        producers.note(frame.producer, sent)

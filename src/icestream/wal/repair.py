@@ -24,7 +24,7 @@ from icestream.model.frame_bytes import encode, prepare, segment_seed
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, write_all
-from icestream.wal.inspect import Piece, read_checkpoint, read_header, read_stream, walk
+from icestream.wal.inspect import SegmentRange, read_checkpoint, read_header, read_stream, walk
 from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (
@@ -192,7 +192,7 @@ class _Repair:
             self._report.actions.append("rebuilt checkpoint.json from the segments")
 
 
-def _survey(pieces: Iterable[Piece], offset: int) -> tuple[int, int, bool]:
+def _survey(pieces: Iterable[SegmentRange], offset: int) -> tuple[int, int, bool]:
     """The offset and position where a segment's frames end, and whether anything between them is missing."""
     position, holes = HEADER_BYTES, False
     for piece in pieces:

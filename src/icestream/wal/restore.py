@@ -22,7 +22,7 @@ from icestream.wal.segment import HEADER_BYTES, PRODUCERS_SUFFIX, SegmentHeader,
 _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
 
 
-class Beginning(NamedTuple):
+class LogStart(NamedTuple):
     """Where a log begins, and with what."""
 
     offset: int
@@ -35,7 +35,7 @@ class Beginning(NamedTuple):
     """Their state before `offset`, as a log saves it; none where it is not known."""
 
 
-def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, beginning: Beginning) -> None:
+def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, beginning: LogStart) -> None:
     """Make a log in `directory`, which holds none, by way of the directory `aside`."""
     _remove(files, aside)
     make_directories(files, aside)
@@ -61,7 +61,7 @@ def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, 
     files.sync_directory(directory.parent)
 
 
-def _write_segment(files: Files, directory: Path, stream: StreamInfo, beginning: Beginning) -> int:
+def _write_segment(files: Files, directory: Path, stream: StreamInfo, beginning: LogStart) -> int:
     """The segment, not sealed: the log goes on in it. The position behind its last frame."""
     number, offset = beginning.segment_number, beginning.offset
     header = SegmentHeader(number, offset, beginning.time_us, stream.stream_id, stream.salt)

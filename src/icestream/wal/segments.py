@@ -1,6 +1,6 @@
 """The files of an open log: the segment that is written, the sealed ones before it, the checkpoint that names them.
 
-Only the thread that leads the log's commits changes them; `visible` may be read by any.
+Only the thread that leads the log's commits changes them; `snapshot` may be read by any.
 """
 
 import contextlib
@@ -8,12 +8,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from icestream.model.sparse_index import SparseIndex
 from icestream.wal.files import File, Files
 from icestream.wal.options import LogContext
 from icestream.wal.producers import Producers
-from icestream.wal.read_leases import Leases
+from icestream.wal.read_leases import ReadLeases
 from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import RecoveredLog
 from icestream.wal.segment import (
@@ -31,13 +32,26 @@ from icestream.wal.segment import (
     scan_sound,
     segment_path,
 )
-from icestream.wal.view import Visible
+
+
+class LogSnapshot(NamedTuple):
+    """What readers may see of a log. It is replaced as a whole, so readers need no lock."""
+
+    start_offset: int
+    end_offset: int
+    sealed: tuple[SealedSegment, ...]
+    active: ActiveSegment
+    active_position: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(segment.footer.position for segment in self.sealed) + self.active_position
 
 
 class Segments:
     """`producers_before` gives the producers' state as it was before an offset."""
 
-    visible: Visible
+    snapshot: LogSnapshot
     writer: SegmentWriter
     _stream: StreamInfo
     _checkpoint: Checkpoint
@@ -62,7 +76,7 @@ class Segments:
 
     def show(self) -> None:
         """Let readers see all that was written."""
-        self.visible = self.visible._replace(
+        self.snapshot = self.snapshot._replace(
             end_offset=self.writer.end_offset, active_position=self.writer.active.position
         )
 
@@ -96,7 +110,7 @@ class Segments:
             base_offset=header.base_offset,
             position=self.writer.synced_position,
             durable_end=self.writer.synced_offset,
-            start_offset=self.visible.start_offset,
+            start_offset=self.snapshot.start_offset,
         )
 
     def rotate(self) -> None:
@@ -110,8 +124,8 @@ class Segments:
         self.sync()
         sealed = self.writer.seal()
         finished = self.writer.active.file
-        visible = self.visible
-        self._begin(sealed.header.number + 1, visible.end_offset, visible.start_offset, (*visible.sealed, sealed))
+        snapshot = self.snapshot
+        self._begin(sealed.header.number + 1, snapshot.end_offset, snapshot.start_offset, (*snapshot.sealed, sealed))
         finished.close()
 
     def _begin(self, number: int, base_offset: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
@@ -127,9 +141,9 @@ class Segments:
 
     def _use(self, active: ActiveSegment, end: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
         self.writer = SegmentWriter(self._context.files, self._context.options, active, end)
-        self.visible = Visible(start, end, sealed, active, active.position)
+        self.snapshot = LogSnapshot(start, end, sealed, active, active.position)
 
-    def prune(self, below_offset: int, leases: Leases) -> int:
+    def prune(self, below_offset: int, leases: ReadLeases) -> int:
         """Give up the sealed segments that end at or before an offset and that nobody reads; how many there were.
 
         1. note the new first offset. *The segments are no longer part of the log; recovery removes them.*
@@ -137,12 +151,12 @@ class Segments:
         """
         with leases.lock:
             below_offset = leases.floor(below_offset)
-            sealed = self.visible.sealed
+            sealed = self.snapshot.sealed
             removed = [segment for segment in sealed if segment.footer.end_offset <= below_offset]
             if not removed:
                 return 0
             start = removed[-1].footer.end_offset
-            self.visible = self.visible._replace(start_offset=start, sealed=sealed[len(removed) :])
+            self.snapshot = self.snapshot._replace(start_offset=start, sealed=sealed[len(removed) :])
         self.save_checkpoint()
         for segment in removed:
             remove_segment(self._context.files, self._directory, segment.header.base_offset)

@@ -93,7 +93,7 @@ def test_a_topic_whose_log_is_damaged_gets_offsets_as_long_as_it_is_used(stage: 
     with stage.open() as storage:
         topic = storage.topics.create("default/events")
         publish(storage, topic)
-        with topic.log.visible.active.path.open("r+b") as file:
+        with topic.log.snapshot.active.path.open("r+b") as file:
             file.seek(300)
             file.write(b"damage")
         with pytest.raises(DamagedError):

@@ -125,7 +125,7 @@ def test_damage_stops_the_uploads_of_its_topic_and_is_told(stage: Stage) -> None
     with stage.open() as storage:
         topic = storage.topics.create("default/events")
         publish(storage, topic)
-        with topic.log.visible.active.path.open("r+b") as file:
+        with topic.log.snapshot.active.path.open("r+b") as file:
             file.seek(300)
             file.write(b"damage")
         with capture_logs() as logs, pytest.raises(DamagedError):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.config import Problem, SettingsError, load_settings
+from icestream.config import SettingProblem, SettingsError, load_settings
 
 Problems = Callable[..., list[str]]
 
@@ -128,7 +128,7 @@ def test_a_long_value_is_cut_in_the_message(problems: Problems) -> None:
 
 
 def test_the_error_carries_its_problems_also_through_pickling() -> None:
-    error = SettingsError([Problem("a.b", "flag", "a.b (flag) is wrong")])
+    error = SettingsError([SettingProblem("a.b", "flag", "a.b (flag) is wrong")])
     copy = pickle.loads(pickle.dumps(error))
     assert copy.problems == error.problems
     assert str(copy) == "a.b (flag) is wrong"

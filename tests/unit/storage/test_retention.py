@@ -118,15 +118,15 @@ def test_a_quiet_log_topic_does_not_keep_in_its_open_segment_what_the_cloud_has_
         topic = filled(storage, retention_minutes=1)
         shelf = uploaded(topic, 3, 6, storage_kind=StorageKind.LOG)
         assert start_after(topic, KEPT) == 0
-        assert not topic.log.visible.sealed
+        assert not topic.log.snapshot.sealed
         assert prune_objects([topic], CLOUD_OLD, FAR_US) == 1
         assert start_after(topic, KEPT) == 0
-        assert [segment.footer.end_offset for segment in topic.log.visible.sealed] == [10]
+        assert [segment.footer.end_offset for segment in topic.log.snapshot.sealed] == [10]
         shelf.add(10)
         shelf.add(12)
         assert prune_objects([topic], CLOUD_OLD, FAR_US) == 2
         assert start_after(topic, KEPT) == 10
-        assert len(topic.log.visible.sealed) == 0
+        assert len(topic.log.snapshot.sealed) == 0
 
 
 def test_a_log_topic_without_a_store_keeps_everything(storage: IcebergStorage) -> None:
@@ -150,7 +150,7 @@ def test_the_log_keeps_what_cannot_be_read_back_from_the_store(storage: IcebergS
 def test_a_table_topics_own_limits_win_over_the_brokers(storage: IcebergStorage) -> None:
     topic = filled(storage, retention_minutes=60)
     topic.committed = Committed(10)
-    last_us = topic.log.visible.sealed[0].footer.last_time_us
+    last_us = topic.log.snapshot.sealed[0].footer.last_time_us
     assert start_after(topic, OLD, last_us + 30 * MINUTE_US) == 0
     assert start_after(topic, OLD, last_us + 60 * MINUTE_US + 1) >= 1
 

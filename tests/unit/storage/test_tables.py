@@ -222,7 +222,7 @@ def test_segments_go_by_age(tmp_path: Path) -> None:
         for _ in range(5):
             publish(storage, topic, b"x" * 4000)
         log = topic.log
-        last_us = log.visible.sealed[2].footer.last_time_us
+        last_us = log.snapshot.sealed[2].footer.last_time_us
 
         def below(committed: int, now_us: int) -> int:
             return prunable_below(log, committed=committed, minutes=1, megabytes=None, now_us=now_us)

@@ -30,7 +30,7 @@ def test_a_log_of_format_1_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert table["offset"].to_pylist() == table["sequence"].to_pylist() == list(range(24))
     assert set(table["producer"].to_pylist()) == {"fixture"}
     assert set(table["key"].to_pylist()) == {b"key"}
-    assert len(log.visible.sealed) == 1
+    assert len(log.snapshot.sealed) == 1
     assert log.next_sequence("fixture") == 24
     log.close()
 

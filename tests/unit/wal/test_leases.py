@@ -1,4 +1,4 @@
-"""Leases: what is read is left alone, for a while."""
+"""ReadLeases: what is read is left alone, for a while."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from tests.unit.wal.conftest import batch
 
 from icestream.model.errors import OffsetOutOfRangeError
 from icestream.wal import Log, LogReader
-from icestream.wal.read_leases import Leases
+from icestream.wal.read_leases import ReadLeases
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_a_lease_holds_back_what_is_at_or_above_its_offset() -> None:
-    leases = Leases(10.0, Clock())
+    leases = ReadLeases(10.0, Clock())
     first, second = leases.take(5), leases.take(8)
     assert leases.floor(20) == 5
     assert leases.floor(4) == 4
@@ -30,7 +30,7 @@ def test_a_lease_holds_back_what_is_at_or_above_its_offset() -> None:
 
 def test_a_lease_counts_for_a_bounded_time_even_if_its_reader_moves() -> None:
     clock = Clock()
-    leases = Leases(10.0, clock)
+    leases = ReadLeases(10.0, clock)
     slow = leases.take(5)
     clock.now = 100.0
     assert leases.floor(20) == 5  # it was in nobody's way until now
@@ -45,7 +45,7 @@ def test_a_lease_counts_for_a_bounded_time_even_if_its_reader_moves() -> None:
 
 
 def test_a_reader_that_was_forgotten_holds_nothing() -> None:
-    leases = Leases(10.0)
+    leases = ReadLeases(10.0)
     lease = leases.take(5)
     assert len(leases) == 1
     del lease

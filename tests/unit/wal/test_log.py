@@ -42,8 +42,8 @@ def test_segments_turn_over_by_size_and_are_read_as_one(open_log: OpenLog, direc
     texts = [f"{number:03d}" + "x" * 500 for number in range(50)]
     for text in texts:
         log.append(batch(text))
-    assert len(log.visible.sealed) > 5
-    assert all(segment.footer.position <= 4096 for segment in log.visible.sealed)
+    assert len(log.snapshot.sealed) > 5
+    assert all(segment.footer.position <= 4096 for segment in log.snapshot.sealed)
     assert bodies(log) == texts
     log.close()
     assert bodies(open_log(max_file_bytes=4096)) == texts
@@ -64,7 +64,7 @@ def test_segments_turn_over_by_age(open_log: OpenLog) -> None:
     log = open_log(max_age_us=1)
     log.append(batch("a"))
     log.rotate_if_old()
-    assert len(log.visible.sealed) == 1
+    assert len(log.snapshot.sealed) == 1
 
 
 def test_a_repeated_batch_keeps_its_offset_and_is_stored_once(open_log: OpenLog) -> None:
@@ -211,7 +211,7 @@ def test_pruning_drops_whole_segments_and_is_remembered(open_log: OpenLog) -> No
     log = open_log(max_file_bytes=4096)
     for number in range(50):
         log.append(batch(f"{number:03d}" + "x" * 300))
-    boundary = log.visible.sealed[2].footer.end_offset
+    boundary = log.snapshot.sealed[2].footer.end_offset
     assert log.prune(boundary + 1) == 3
     assert log.start_offset == boundary
     log.close()
@@ -256,6 +256,6 @@ def test_listeners_hear_of_a_segment_that_was_sealed_by_its_age(open_log: OpenLo
     log = open_log(max_age_us=1)
     log.append(batch("a"))
     heard: list[int] = []
-    log.listeners.add(lambda: heard.append(len(log.visible.sealed)))
+    log.listeners.add(lambda: heard.append(len(log.snapshot.sealed)))
     log.rotate_if_old()
     assert heard == [1]

@@ -45,7 +45,7 @@ def test_so_do_the_segments_before_the_active_one_and_the_names_of_all() -> None
     for _ in range(6):
         publish(log, model)
         check_all_power_cuts(disk, model, TINY)
-    assert len(log.visible.sealed) >= 2
+    assert len(log.snapshot.sealed) >= 2
 
 
 def test_a_new_log_is_there_after_every_power_cut_from_the_moment_it_is_open() -> None:

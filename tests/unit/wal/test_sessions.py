@@ -7,7 +7,7 @@ from tests.unit.wal.conftest import batch, bodies
 
 from icestream.model.errors import ProducerFencedError
 from icestream.wal import Append, Log
-from icestream.wal.producers import Sessions
+from icestream.wal.producers import ProducerSessions
 
 OpenLog = Callable[..., Log]
 
@@ -56,7 +56,7 @@ def test_those_without_a_session_share_name_and_numbers(open_log: OpenLog) -> No
 
 
 def test_the_number_of_names_is_bounded() -> None:
-    sessions = Sessions(max_producers=2)
+    sessions = ProducerSessions(max_producers=2)
     for number in range(3):
         sessions.open(f"p{number}", 1)
     sessions.check("p0", 2)  # forgotten

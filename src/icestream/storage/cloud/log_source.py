@@ -20,7 +20,6 @@ from icestream.wal.files import File
 from icestream.wal.producers import Producers
 from icestream.wal.reader import find_segment
 from icestream.wal.records import read_record, write_record
-from icestream.wal.recovery import note_sent
 from icestream.wal.segment import (
     HEADER_BYTES,
     PRODUCERS_SUFFIX,
@@ -31,7 +30,7 @@ from icestream.wal.segment import (
     scan_sound,
     segment_path,
 )
-from icestream.wal.view import Visible
+from icestream.wal.segments import LogSnapshot
 
 NOTES_FILE = "upload.json"
 MAX_PARTS = 256
@@ -78,21 +77,21 @@ class LogSource:
         return self._log.stream.schemas
 
     def bounds(self) -> tuple[int, int]:
-        visible = self._look()
-        return visible.start_offset, visible.end_offset
+        snapshot = self._look()
+        return snapshot.start_offset, snapshot.end_offset
 
-    def _look(self) -> Visible:
+    def _look(self) -> LogSnapshot:
         """What may be shipped: readers may see frames that a power cut would take back, an object may not have them."""
-        visible = self._log.visible
+        snapshot = self._log.snapshot
         if not self._synced:
             self._log.sync()
-        return visible
+        return snapshot
 
     def plan(self, first_offset: int, hint: LogPosition, max_bytes: int | None) -> LogRange | None:
-        visible = self._look()
-        if first_offset >= visible.end_offset:
+        snapshot = self._look()
+        if first_offset >= snapshot.end_offset:
             return None
-        start = self._locate(visible, first_offset, hint)
+        start = self._locate(snapshot, first_offset, hint)
         if start is None:
             raise DamagedError(
                 f"everything below offset {first_offset} is uploaded, but no frame of the log begins there",
@@ -102,7 +101,7 @@ class LogSource:
             )
         room = max_bytes if max_bytes is not None else _NO_LIMIT
         end, end_offset = start, first_offset
-        for piece in _pieces(visible, start)[:MAX_PARTS]:
+        for piece in _pieces(snapshot, start)[:MAX_PARTS]:
             position = piece.start(start)
             length = piece.limit - position
             if length > room:
@@ -125,22 +124,22 @@ class LogSource:
         return LogPosition(piece.header.number, found[1]), found[0]
 
     def find_range(self, first_offset: int, end_offset: int) -> LogRange | None:
-        visible = self._look()
-        if not visible.start_offset <= first_offset < end_offset <= visible.end_offset:
+        snapshot = self._look()
+        if not snapshot.start_offset <= first_offset < end_offset <= snapshot.end_offset:
             return None
-        start, end = self._locate(visible, first_offset), self._locate(visible, end_offset)
+        start, end = self._locate(snapshot, first_offset), self._locate(snapshot, end_offset)
         return LogRange(first_offset, end_offset, start, end) if start is not None and end is not None else None
 
     @contextmanager
     def slices(self, log_range: LogRange) -> Iterator[Iterator[SegmentSlice]]:
         log = self._log
         with log.leases.lock:
-            visible = log.visible
-            if log_range.first_offset < visible.start_offset:
+            snapshot = log.snapshot
+            if log_range.first_offset < snapshot.start_offset:
                 raise self._pruned(log_range)
             lease = log.leases.take(log_range.first_offset)
         try:
-            yield self._slices(visible, log_range)
+            yield self._slices(snapshot, log_range)
         except FileNotFoundError as error:
             if log_range.first_offset < log.start_offset:
                 raise self._pruned(log_range) from error
@@ -148,8 +147,8 @@ class LogSource:
         finally:
             log.leases.release(lease)
 
-    def _slices(self, visible: Visible, log_range: LogRange) -> Iterator[SegmentSlice]:
-        for piece in _pieces(visible, log_range.start):
+    def _slices(self, snapshot: LogSnapshot, log_range: LogRange) -> Iterator[SegmentSlice]:
+        for piece in _pieces(snapshot, log_range.start):
             number, start = piece.header.number, piece.start(log_range.start)
             end = log_range.end.byte_pos if number == log_range.end.file_seq else piece.limit
             if number > log_range.end.file_seq or start >= end:
@@ -175,7 +174,7 @@ class LogSource:
 
     def _restored(self, log_range: LogRange) -> "LogProducers":
         log = self._log
-        piece = _pieces(log.visible, log_range.start)[0]
+        piece = _pieces(log.snapshot, log_range.start)[0]
         base_offset = piece.header.base_offset
         state = Producers(log.context.options.max_producers)
         state.load(log.context.files, segment_path(log.directory, base_offset, PRODUCERS_SUFFIX))
@@ -185,14 +184,14 @@ class LogSource:
                 found.note(frame)
         return found
 
-    def _locate(self, visible: Visible, offset: int, hint: LogPosition | None = None) -> LogPosition | None:
+    def _locate(self, snapshot: LogSnapshot, offset: int, hint: LogPosition | None = None) -> LogPosition | None:
         """Where the frame begins that begins with an offset; None if that lies within a frame."""
-        if offset == visible.end_offset:
-            return LogPosition(visible.active.header.number, visible.active_position)
-        header = find_segment(visible, offset).header
+        if offset == snapshot.end_offset:
+            return LogPosition(snapshot.active.header.number, snapshot.active_position)
+        header = find_segment(snapshot, offset).header
         if offset == header.base_offset:
             return LogPosition(header.number, HEADER_BYTES)
-        piece = next(piece for piece in _pieces(visible) if piece.header.number == header.number)
+        piece = next(piece for piece in _pieces(snapshot) if piece.header.number == header.number)
         with self._open(piece) as file:
             if hint is not None and hint.file_seq == header.number and HEADER_BYTES <= hint.byte_pos < piece.limit:
                 found = memoryview(file.read(FRAME_HEADER_BYTES, hint.byte_pos))
@@ -229,7 +228,7 @@ class LogProducers:
 
     def note(self, frame: Frame) -> None:
         self.offset = frame.end_offset
-        note_sent(self._state, frame)
+        self._state.note_frame(frame)
 
     def to_bytes(self) -> bytes:
         return self._state.to_bytes()
@@ -259,8 +258,8 @@ class LogNotes:
         write_record(self._files, self._path, notes.to_fields())
 
 
-def _pieces(visible: Visible, start: LogPosition | None = None) -> list[Piece]:
+def _pieces(snapshot: LogSnapshot, start: LogPosition | None = None) -> list[Piece]:
     """The segments from the one on that a place lies in."""
-    pieces = [Piece(segment, segment.footer.position, segment.footer.end_offset) for segment in visible.sealed]
-    pieces.append(Piece(visible.active, visible.active_position, visible.end_offset))
+    pieces = [Piece(segment, segment.footer.position, segment.footer.end_offset) for segment in snapshot.sealed]
+    pieces.append(Piece(snapshot.active, snapshot.active_position, snapshot.end_offset))
     return [piece for piece in pieces if start is None or piece.header.number >= start.file_seq]

@@ -46,7 +46,7 @@ from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.record import TopicRecord
 from icestream.wal.producers import Producers
-from icestream.wal.restore import Beginning
+from icestream.wal.restore import LogStart
 from icestream.wal.segment import HEADER_BYTES
 
 # --------------------
@@ -101,7 +101,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Committed = Callable[[TopicRecord], int | None]
 """The committed offset of a topic's table; None where it has none of this stream."""
-MakeLog = Callable[[TopicRecord, Beginning], None]
+MakeLog = Callable[[TopicRecord, LogStart], None]
 """Begins a log anew."""
 
 
@@ -384,7 +384,7 @@ class TopicRecovery:
         else:
             self._metadata.compare_and_swap(key, entry.mod_revision, record.to_bytes())
 
-    def _beginning(self, objects: _Objects, number: int, next_offset: int, end_offset: int) -> Beginning:
+    def _beginning(self, objects: _Objects, number: int, next_offset: int, end_offset: int) -> LogStart:
         """Producers that may have sent more than the last object has may go on wherever they are."""
         producers = Producers(self._max_producers)
         last = objects.last
@@ -392,7 +392,7 @@ class TopicRecovery:
             producers.take_bytes(last.producers)
         if last is None or last.descriptor.end_offset != next_offset:
             producers.note_lost(next_offset)
-        return Beginning(
+        return LogStart(
             offset=next_offset,
             end_offset=end_offset,
             segment_number=number,

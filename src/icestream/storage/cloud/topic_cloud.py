@@ -15,7 +15,7 @@ from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.uploads import TopicUploads, Uploading, UploadStatus
 from icestream.storage.record import TopicRecord
 from icestream.wal import Log
-from icestream.wal.read_leases import Leases
+from icestream.wal.read_leases import ReadLeases
 
 
 class TopicCloud:
@@ -36,7 +36,7 @@ class TopicCloud:
         self.store = store
         self.registry = registry
         self.objects = ObjectMap(registry)
-        self.leases = Leases(lease_timeout_seconds)
+        self.leases = ReadLeases(lease_timeout_seconds)
         """Of those who read the objects; retention leaves what they read alone for a bounded time."""
         self._uploading = uploading
         self._uploaded_end: int | None = None

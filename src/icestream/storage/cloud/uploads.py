@@ -105,7 +105,7 @@ class TopicUploads:
         )
         self._done = threading.Condition()
         self._idle = True
-        self._segment = log.visible.active.header.number
+        self._segment = log.snapshot.active.header.number
         self._full_position = _NEVER
         self._wanted_end = 0
         self._failures_in_a_row = 0
@@ -153,9 +153,9 @@ class TopicUploads:
 
     def _committed(self) -> None:
         """By the thread that commits, for every commit: it has to be quick."""
-        visible = self.log.visible
-        if visible.active.header.number != self._segment or visible.active_position >= self._full_position:
-            self._segment, self._full_position = visible.active.header.number, _NEVER
+        snapshot = self.log.snapshot
+        if snapshot.active.header.number != self._segment or snapshot.active_position >= self._full_position:
+            self._segment, self._full_position = snapshot.active.header.number, _NEVER
             self._idle = False
             self._schedule(self, monotonic())
         elif self._idle:
@@ -172,14 +172,14 @@ class TopicUploads:
             self._schedule(self, now + _FIRST_PAUSE_SECONDS)
             return
         self._idle = True  # before looking: a commit that comes meanwhile is not missed
-        visible = self.log.visible
-        in_active = head.file_seq == visible.active.header.number
+        snapshot = self.log.snapshot
+        in_active = head.file_seq == snapshot.active.header.number
         begin = head.byte_pos if in_active else 0
-        self._segment = visible.active.header.number
+        self._segment = snapshot.active.header.number
         self._full_position = begin + self._max_bytes if self._max_bytes is not None else _NEVER
-        sealed = visible.sealed[-1].footer.end_offset if visible.sealed else 0
-        is_full = visible.active_position >= self._full_position
-        if head.uploaded_end >= visible.end_offset:
+        sealed = snapshot.sealed[-1].footer.end_offset if snapshot.sealed else 0
+        is_full = snapshot.active_position >= self._full_position
+        if head.uploaded_end >= snapshot.end_offset:
             return
         self._idle = False
         hurry = sealed > head.uploaded_end or is_full or self._wanted_end > head.uploaded_end
@@ -307,12 +307,12 @@ class TopicUploads:
     def status(self) -> UploadStatus:
         head = self._head = self.cloud.registry.owned or self._head
         uploaded_end = head.uploaded_end if head is not None else 0
-        visible = self.log.visible
-        waiting = max(0, visible.end_offset - uploaded_end)
+        snapshot = self.log.snapshot
+        waiting = max(0, snapshot.end_offset - uploaded_end)
         nbytes = 0
         if waiting and head is not None:
-            ends = [(one.header.number, one.footer.position) for one in visible.sealed]
-            ends.append((visible.active.header.number, visible.active_position))
+            ends = [(one.header.number, one.footer.position) for one in snapshot.sealed]
+            ends.append((snapshot.active.header.number, snapshot.active_position))
             nbytes = sum(
                 end - (head.byte_pos if number == head.file_seq else 0)
                 for number, end in ends

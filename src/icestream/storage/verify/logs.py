@@ -19,7 +19,7 @@ from icestream.storage.record import topic_schema
 from icestream.storage.verify.stores import Clouds
 from icestream.storage.verify.tables import not_aside, rows_not_aside
 from icestream.wal import LocalFiles
-from icestream.wal.inspect import Report, inspect_directory, segment_pieces
+from icestream.wal.inspect import LogReport, inspect_directory, segment_ranges
 from icestream.wal.records import STREAM_FILE, load_stream
 from icestream.wal.segment import segment_offsets
 
@@ -212,7 +212,7 @@ class _DirectoryLog:
     files: LocalFiles
     directory: Path
     topic: TopicName
-    report: Report
+    report: LogReport
     known_committed: int = 0
 
     @property
@@ -248,7 +248,7 @@ class _DirectoryLog:
     def _frames(self) -> Iterator[Frame]:
         expected: int | None = None
         for base_offset in segment_offsets(self.files, self.directory):
-            for piece in segment_pieces(self.files, self.directory, base_offset):
+            for piece in segment_ranges(self.files, self.directory, base_offset):
                 if piece.complete is None:
                     continue
                 frame = piece.complete.frame
