@@ -7,7 +7,9 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,16 @@ from icestream.wal.records import STREAM_FILE, StreamInfo, load_stream
 from icestream.wal.restore import LogStart, restore_log
 from icestream.wal.segment import segment_offsets
 
+
+def log_id(stream: StreamInfo) -> str:
+    """Return the identity of one log, as against another log of the same stream.
+
+    Two brokers that begin the log of one topic make two logs: same stream, same epoch, another salt. Copies of a
+    directory are the same log. The salt itself stays secret.
+    """
+    return hashlib.blake2b(stream.stream_id.bytes + stream.salt.to_bytes(8, "big"), digest_size=16).hexdigest()
+
+
 _DELETED = ".deleted"
 _RESTORED = ".restored"
 
@@ -27,6 +39,8 @@ _RESTORED = ".restored"
 class Logs:
     def __init__(self, directory: Path, context: LogContext) -> None:
         self._directory = directory
+        self.location = f"{socket.gethostname()}:{directory.absolute()}"
+        """Host and data directory, as the record of a topic names them."""
         self.context = context
 
     def path(self, name: TopicName) -> Path:
@@ -77,12 +91,40 @@ class Logs:
                 remedy="`icestream wal repair` on the directory rebuilds it from the segments",
             )
         return LogLostError(
-            "the topic had a log, and it is not there any more",
+            f"the topic has a log, and it is not in this data directory{self._last_seen(record)}",
             operation="open log",
             place=directory,
-            remedy="restore the directory from a copy, or bring back what the cloud and the table have with "
+            remedy="if another broker holds the log, publish there; if it is lost, restore the directory from a copy, "
+            f"or bring back what the cloud and the table have with `icestream topic recover {record.topic}`",
+        )
+
+    def held_elsewhere(self, record: TopicRecord) -> StaleEpochError:
+        """Return the error for a topic whose messages go into the log of another broker."""
+        return StaleEpochError(
+            f"another broker that uses the same metadata store holds the topic's log{self._last_seen(record)}",
+            operation="open log",
+            place=str(self.path(record.name)),
+            remedy="publish and read there, or give this broker a metadata store of its own; if that broker is gone "
+            "for good, move this directory away if it exists and run "
             f"`icestream topic recover {record.topic}`",
         )
+
+    def _last_seen(self, record: TopicRecord) -> str:
+        known = record.log_location not in ("", self.location)
+        return f" (it was last seen at {record.log_location})" if known else ""
+
+    def check_holder_stopped(self, record: TopicRecord) -> None:
+        """Raise where a running broker on this machine holds the topic's log. Another machine cannot be asked."""
+        host, _, directory = record.log_location.partition(":")
+        if record.log_location == self.location or host != socket.gethostname():
+            return
+        if directory_in_use(Path(directory)):
+            raise DirectoryInUseError(
+                "a running broker holds the topic's log",
+                operation="recover topic",
+                place=directory,
+                remedy="stop that broker first, or publish to it",
+            )
 
     def open(self, record: TopicRecord) -> Log:
         """A topic's log, made if it is the first time."""
@@ -127,11 +169,24 @@ class Logs:
                 yield from (TopicName(namespace, topic) for topic in files.names(self._directory / namespace))
 
 
-# --------------------
 # One process at a time owns a directory of logs.
 
-
 LOCK_FILE = ".lock"
+
+
+def directory_in_use(directory: Path) -> bool:
+    """Return whether a broker on this machine holds a directory of logs."""
+    try:
+        descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextlib.contextmanager

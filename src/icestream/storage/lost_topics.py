@@ -9,7 +9,7 @@ from time import monotonic
 import structlog
 
 from icestream.cloud.object import topic_prefix
-from icestream.metadata import MetadataStore
+from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
 from icestream.model.errors import DeadlineError, IcestreamError, InvalidRequestError, LogLostError, UnavailableError
 from icestream.model.names import TopicName
@@ -144,6 +144,9 @@ class LostTopics:
                 remedy="set cloud.backend and cloud.root to the store that the topic was uploaded to, or delete the "
                 "topic with --keep-table and make it anew under another name",
             )
+        entry = self._metadata.get(keys.topic(name))
+        if entry is not None:
+            self._logs.check_holder_stopped(TopicRecord.from_bytes(entry.value))
         recovery = TopicRecovery(
             self._cloud.store,
             self._metadata,

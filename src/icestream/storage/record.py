@@ -37,6 +37,10 @@ class TopicRecord:
     sort_by: tuple[str, ...] = ()
     has_log: bool = False
     """Whether the topic's log was ever begun: one that is not there then is lost. False says nothing."""
+    log_id: str = ""
+    """Identifies the one log that may take messages; see `icestream.storage.logs.log_id`. Empty: none was noted yet."""
+    log_location: str = ""
+    """Host and data directory of that log when it was first opened. For error messages only."""
     deleting: bool = False
     keep_table: bool = False
     """Whether the table stays when the topic is deleted."""

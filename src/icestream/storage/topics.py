@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from icestream.metadata import MetadataStore, keys, scan
+from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.clock import Clock, now_us
 from icestream.model.enums import AckLevel, StorageKind
 from icestream.model.errors import (
@@ -27,7 +27,7 @@ from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud, MetadataRegistry
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import LoneReservation
-from icestream.storage.logs import Logs
+from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_positive, check_storage
 from icestream.storage.topic import Topic
@@ -343,45 +343,70 @@ class Topics:
     # Logs, and what becomes of those that are lost
 
     def _open_log(self, record: TopicRecord) -> Log:
-        """Open a topic's log; where it is not uploaded any more, with offsets reserved for what comes."""
-        log = self._open_or_make_log(record)
-        if self._cloud is None or not self._cloud.uploads:
-            try:
+        """Open a topic's log, or make it the first time, as the one log that may take the topic's messages.
+
+        1. read the record as the metadata store has it now, and refuse what it excludes. *Nothing has changed.*
+        2. open the log, or make an empty one. *The next try completes it.*
+        3. note the log's identity in the record, by compare-and-swap. *The topic's messages go here from now on. A log
+           that is missing later is lost.*
+        4. reserve offsets where the topic was uploaded once and is not any more.
+
+        A broker that finds another log noted is refused, and removes the one it made, which is empty.
+        """
+        # 1
+        _, found = self._current(record)
+        made = not self._logs.is_there(record.name)
+        if made and found.log_id and not record.has_log:
+            raise self._logs.held_elsewhere(found)  # begun since this broker learned of the topic
+        self._logs.check(found)
+        if not found.has_log:
+            self._lost.check_uploaded(found)
+        # 2
+        log = self._logs.open(found)
+        try:
+            # 3
+            holder = self._note_log(record, log_id(log.stream))
+            # 4
+            if holder is None and (self._cloud is None or not self._cloud.uploads):
                 registry = MetadataRegistry(self._metadata, record.name, record.stream_id)
                 LoneReservation(registry, log, self._clock).claim()
-            except BaseException:
-                log.close()
-                raise
-        return log
-
-    def _open_or_make_log(self, record: TopicRecord) -> Log:
-        """Open a topic's log, or make it the first time.
-
-        A note in the record follows before any message can be in the log: from then on one that is missing is lost.
-        """
-        self._logs.check(record)
-        if record.has_log:
-            return self._logs.open(record)
-        self._lost.check_uploaded(record)
-        log = self._logs.open(record)
-        try:
-            self._note_log(record)
         except BaseException:
             log.close()
             raise
+        if holder is not None:
+            log.close()
+            if made:
+                self._logs.remove(record)
+            raise self._logs.held_elsewhere(holder)
         return log
 
-    def _note_log(self, record: TopicRecord) -> None:
+    def _note_log(self, record: TopicRecord, identity: str) -> TopicRecord | None:
+        """Note a log as the topic's; return the record instead where it names another one."""
         key = keys.topic(record.name)
-        with self._changing:
-            entry = self._metadata.get(key)
-            found = TopicRecord.from_bytes(entry.value) if entry is not None else None
-            if entry is None or found is None or found.deleting or found.stream_id != record.stream_id:
-                raise TopicNotFoundError("the topic was deleted", operation="open log", place=record.topic)
-            self._metadata.compare_and_swap(key, entry.mod_revision, replace(found, has_log=True).to_bytes())
-            topic = self._topics.get(record.name)
-            if topic is not None and topic.record.stream_id == record.stream_id:
-                topic.record = replace(topic.record, has_log=True)
+        while True:
+            with self._changing:
+                entry, found = self._current(record)
+                if found.log_id and found.log_id != identity:
+                    return found
+                if not found.log_id:
+                    self._logs.check(found)
+                    found = replace(found, has_log=True, log_id=identity, log_location=self._logs.location)
+                    try:
+                        self._metadata.compare_and_swap(key, entry.mod_revision, found.to_bytes())
+                    except ConflictError:
+                        continue  # somebody else changed the record: look at it again
+                topic = self._topics.get(record.name)
+                if topic is not None and topic.record.stream_id == record.stream_id:
+                    topic.record = replace(topic.record, has_log=True, log_id=identity, log_location=found.log_location)
+                return None
+
+    def _current(self, record: TopicRecord) -> tuple[Entry, TopicRecord]:
+        """Read a topic's record as the metadata store has it now."""
+        entry = self._metadata.get(keys.topic(record.name))
+        found = TopicRecord.from_bytes(entry.value) if entry is not None else None
+        if entry is None or found is None or found.deleting or found.stream_id != record.stream_id:
+            raise TopicNotFoundError("the topic was deleted", operation="open log", place=record.topic)
+        return entry, found
 
     def lost(self) -> list[TopicName]:
         """The topics whose log is gone, by name."""

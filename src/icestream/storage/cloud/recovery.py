@@ -9,9 +9,12 @@ killed at any step and run again:
 2. claim the head with a higher epoch, and note that in `topic.json` too. *An owner of the past is kept out, also one
    with a metadata store of its own. The next run takes a still higher epoch.*
 3. check all objects, and describe those that the metadata store does not know. *The next run describes the others.*
-4. move the head to where the new log begins. *As after 3.*
-5. put the record, with the new epoch. *The topic is known, and still without a log.*
-6. make the log; see `icestream.wal.restore`. *The topic lives.*
+4. in one transaction, move the head to where the new log begins, and put the record, with the new epoch. *The topic is
+   known, and still without a log.*
+5. make the log; see `icestream.wal.restore`. *The topic is live.*
+
+Of two brokers that recover a topic at once only one gets past 4: the claim and the transaction of step 4 hold only as
+long as the topic's record is as step 1 found it, and the later claim keeps the earlier one out.
 
 Messages from the end of what was found up to the reservation of the last owner may have been acknowledged: they are
 lost, the log begins with a mark that says so, and goes on behind them.
@@ -28,7 +31,13 @@ from icestream.cloud import ObjectDescriptor, ObjectStore, Trailer, UploadHead
 from icestream.cloud.object import check_trailer, stream_prefix, topic_prefix
 from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
-from icestream.model.errors import ConflictError, DamagedError, IcestreamError, ObjectNotFoundError, TopicNotFoundError
+from icestream.model.errors import (
+    ConflictError,
+    DamagedError,
+    IcestreamError,
+    ObjectNotFoundError,
+    TopicNotFoundError,
+)
 from icestream.model.names import TopicName
 from icestream.storage.cloud.discovery import (
     READERS,
@@ -124,7 +133,7 @@ class _Objects(NamedTuple):
 
 
 class TopicRecovery:
-    """One topic's. `make_log` does step 6."""
+    """Recover one topic. `make_log` does step 5."""
 
     def __init__(
         self,
@@ -145,6 +154,8 @@ class TopicRecovery:
         self._committed = committed
         self._make_log = make_log
         self._sources: list[str] = []
+        self._revision = 0
+        """Of the topic's record in the metadata store; 0 where there is none."""
 
     def run(self) -> RecoveryReport:
         # 1
@@ -154,7 +165,7 @@ class TopicRecovery:
         self._check_store(registry)
         # 2
         head = self._claim(registry, record, noted, committed)
-        record = replace(record, epoch=head.epoch, has_log=True)
+        record = replace(record, epoch=head.epoch, has_log=True, log_id="", log_location="")
         TopicFile(record, head).write(self._store)
         # 3
         objects = self._describe_all(registry, head)
@@ -163,10 +174,9 @@ class TopicRecovery:
         next_offset = max(uploaded_end, committed or 0)
         end_offset = max(next_offset, self._reserved_end(head, objects))
         unreadable = _unreadable(objects, uploaded_end, committed or 0)
-        head = self._move_head(registry, objects, uploaded_end, end_offset)
+        head = self._moved_head(registry, objects, uploaded_end, end_offset)
+        self._put(registry, head, record)
         # 5
-        self._put(record)
-        # 6
         self._make_log(record, self._beginning(objects, head.file_seq, next_offset, end_offset))
         lost = end_offset > next_offset
         return RecoveryReport(
@@ -209,7 +219,9 @@ class TopicRecovery:
         entry = self._metadata.get(keys.topic(self._name))
         if entry is not None:
             record = TopicRecord.from_bytes(entry.value)
-            self._sources.append("metadata store: the topic's record")
+            self._revision = entry.mod_revision
+            last = f"; its log was last seen at {record.log_location}" if record.log_location else ""
+            self._sources.append(f"metadata store: the topic's record{last}")
             file = TopicFile.read(self._store, self._name, record.stream_id)
             return record, file.head if file is not None else UploadHead(record.stream_id, 0)
         return self._identify_by_objects()
@@ -267,6 +279,7 @@ class TopicRecovery:
         self, registry: MetadataRegistry, record: TopicRecord, noted: UploadHead, committed: int | None
     ) -> UploadHead:
         for _ in range(_MAX_CLAIMS):
+            self._check_record_unchanged()
             head = registry.head()
             known = head or UploadHead(record.stream_id, record.epoch)
             reserved_end = known.reserved_end
@@ -279,12 +292,22 @@ class TopicRecovery:
                 updated_us=self._clock(),
             )
             try:
-                return registry.claim(head)
+                return registry.claim(head, new_owner_of=self._revision)
             except ConflictError:
-                continue  # the owner of the past was quicker, once more
+                continue  # the previous owner, or another recovery, was faster
         raise ConflictError(
             "the topic's head keeps changing", operation=_OPERATION, place=str(self._name), remedy="try again"
         )
+
+    def _check_record_unchanged(self) -> None:
+        entry = self._metadata.get(keys.topic(self._name))
+        if (entry.mod_revision if entry is not None else 0) != self._revision:
+            raise ConflictError(
+                "another broker has changed or recovered the topic meanwhile",
+                operation=_OPERATION,
+                place=str(self._name),
+                remedy="look whether it is live elsewhere; if it is not, run the recovery again",
+            )
 
     def _supposed_reservation(self, record: TopicRecord, noted: UploadHead, committed: int) -> int:
         """How far messages may have come where the metadata store cannot tell: what others know may be out of date."""
@@ -355,34 +378,28 @@ class TopicRecovery:
                 gap = f"offsets {before.end_offset} to {after.first_offset - 1}"
                 self._sources.append(f"no object has the {gap}: they can be read only where the table has them")
 
-    # Steps 4 to 6
+    # Steps 4 and 5
 
     def _reserved_end(self, head: UploadHead, objects: _Objects) -> int:
         """That of the head; an object knows of more messages only where the metadata store was set back."""
         known_end = objects.last.durable_end if objects.last is not None else 0
         return head.reserved_end if known_end <= head.reserved_end else known_end + STEP
 
-    def _move_head(
+    def _moved_head(
         self, registry: MetadataRegistry, objects: _Objects, uploaded_end: int, end_offset: int
     ) -> UploadHead:
         """The next object begins with the new log's first frame, in a segment that has no predecessor's number."""
         head = registry.refresh()
-        head = replace(
+        return replace(
             _with_objects(head, objects.descriptors, uploaded_end, self._clock()),
             file_seq=head.file_seq + 1,
             byte_pos=HEADER_BYTES,
             reserved_end=end_offset,
         )
-        registry.update(head)
-        return head
 
-    def _put(self, record: TopicRecord) -> None:
-        key = keys.topic(self._name)
-        entry = self._metadata.get(key)
-        if entry is None:
-            self._metadata.create(key, record.to_bytes())
-        else:
-            self._metadata.compare_and_swap(key, entry.mod_revision, record.to_bytes())
+    def _put(self, registry: MetadataRegistry, head: UploadHead, record: TopicRecord) -> None:
+        """Make the topic known, unless another recovery was faster."""
+        registry.put_record(record, self._revision, head)
 
     def _beginning(self, objects: _Objects, number: int, next_offset: int, end_offset: int) -> LogStart:
         """Producers that may have sent more than the last object has may go on wherever they are."""

@@ -42,11 +42,15 @@ class MetadataRegistry:
         head, _ = self._read()
         return head if head is not None and head.stream_id == self.stream_id else None
 
-    def claim(self, head: UploadHead) -> UploadHead:
-        """Changes the owner, never how far the topic is: who wants that updates afterwards.
+    def claim(self, head: UploadHead, *, new_owner_of: int | None = None) -> UploadHead:
+        """Change the owner, never how far the topic is; an update may follow.
 
-        Its reservation is the larger one, of the head and of what the store has: whoever owned the topic until now may
-        have reserved more, and given it out, since the head was read.
+        The holder of the topic's log claims it again after a restart, with the epoch that the log has. A new owner
+        names the revision of the topic's record that it has read, and needs an epoch that nobody had: of two that
+        recover the topic at once, the second one takes a higher epoch, or is refused once the first one is done.
+
+        The reservation becomes the larger one of the head and of the store: the owner until now may have reserved
+        more, and used it, since the head was read.
         """
         with self._lock:
             known, revision = self._read()
@@ -54,13 +58,15 @@ class MetadataRegistry:
                 self._clear_other_stream()
             elif known is not None and known.epoch > head.epoch:
                 raise self._stale(known)
-            elif known is not None and _progress(known) != _progress(head):
+            elif known is not None and (
+                _progress(known) != _progress(head) or (new_owner_of is not None and known.epoch == head.epoch)
+            ):
                 raise self._moved()
             elif known is not None:
                 head = replace(head, reserved_end=max(known.reserved_end, head.reserved_end))
             self._revision = revision
             self._epoch = head.epoch
-            self._change(head, [], [])
+            self._change(head, self._record_is(new_owner_of), [])
             return head
 
     def describe(self, descriptors: Sequence[ObjectDescriptor]) -> None:
@@ -90,6 +96,14 @@ class MetadataRegistry:
     def update(self, head: UploadHead) -> None:
         with self._lock:
             self._change(head, [], [])
+
+    def put_record(self, record: TopicRecord, revision: int, head: UploadHead) -> None:
+        """Put the topic's record and the head in one transaction, unless either of them has changed."""
+        with self._lock:
+            self._change(head, self._record_is(revision), [Put(keys.topic(self._topic), record.to_bytes())])
+
+    def _record_is(self, revision: int | None) -> list[Condition]:
+        return [] if revision is None else [RevisionIs(keys.topic(self._topic), revision)]
 
     def remove(self, descriptors: list[ObjectDescriptor], head: UploadHead) -> None:
         found = [keys.cloud_object(self._topic, descriptor.first_offset) for descriptor in descriptors]
