@@ -31,7 +31,7 @@ from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.wal import Log
-from icestream.wal.segment import HEADER_BYTES, ActiveSegment, SealedSegment
+from icestream.wal.segment import SEGMENT_HEADER_BYTES, ActiveSegment, SealedSegment
 
 
 class FragileStore:
@@ -143,7 +143,7 @@ def _frames(log: Log, start: int, end: int) -> Iterator[tuple[Any, int, Frame, b
         limit = segment.footer.position if isinstance(segment, SealedSegment) else snapshot.active_position
         file = log.context.files.open(segment.path)
         try:
-            for position, complete in Scan(file, HEADER_BYTES, limit, seed=segment.header.seed):
+            for position, complete in Scan(file, SEGMENT_HEADER_BYTES, limit, seed=segment.header.seed):
                 if start <= complete.frame.base_offset and complete.frame.end_offset <= end:
                     length = _length(complete.frame)
                     yield segment, position, complete.frame, bytes(file.read(length, position))

@@ -20,10 +20,17 @@ from icestream.cli.output import (
 )
 from icestream.model.errors import InvalidRequestError
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
-from icestream.wal import LocalFiles
-from icestream.wal.inspect import LogProblem, LogReport, inspect_directory, segment_ranges
-from icestream.wal.repair import RepairReport, repair_directory
-from icestream.wal.segment import segment_offsets, segment_path
+from icestream.wal import (
+    LocalFiles,
+    LogProblem,
+    LogReport,
+    RepairReport,
+    inspect_directory,
+    repair_directory,
+    segment_offsets,
+    segment_path,
+    segment_ranges,
+)
 
 _FRAME_LIMIT = 1000
 _LEVELS_TO_LOCK = 2

@@ -20,7 +20,7 @@ from icestream.model.errors import IcestreamError
 from icestream.model.messages import slice_from
 from icestream.reader.log_tier import Decode
 from icestream.reader.tiers import MovedError, Selection, UnreadableError
-from icestream.wal.read_leases import ReadLease, ReadLeases
+from icestream.wal import ReadLease, ReadLeases
 
 # --------------------
 # Objects that could not be read, remembered for a while, so that not every reader tries them at once.

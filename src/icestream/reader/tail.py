@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from icestream.model.frames import Frame
 from icestream.model.messages import JOIN_BYTES, slice_from
-from icestream.wal.cache import LogCache
+from icestream.wal import LogCache
 
 _PIECE_OVERHEAD_BYTES = 2_000  # the objects around the columns
 _MANY_BATCHES = 1

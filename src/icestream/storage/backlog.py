@@ -23,9 +23,7 @@ from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 from icestream.storage import IcebergStorage, Topic, TopicRecord
-from icestream.wal import Log, LogState
-from icestream.wal.segment import SealedSegment
-from icestream.wal.segments import LogSnapshot
+from icestream.wal import Log, LogSnapshot, LogState, SealedSegment
 
 MAX_WAIT_SECONDS = 10.0
 _SCAN_SECONDS = 0.1

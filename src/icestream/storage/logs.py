@@ -16,11 +16,17 @@ from pathlib import Path
 from icestream.model.errors import DamagedError, DirectoryInUseError, IcestreamError, LogLostError, StaleEpochError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
-from icestream.wal import Log, LogContext
-from icestream.wal.disk_errors import log_unavailable
-from icestream.wal.records import STREAM_FILE, StreamInfo, load_stream
-from icestream.wal.restore import LogStart, restore_log
-from icestream.wal.segment import segment_offsets
+from icestream.wal import (
+    STREAM_FILE,
+    Log,
+    LogContext,
+    LogStart,
+    StreamInfo,
+    load_stream,
+    log_unavailable,
+    restore_log,
+    segment_offsets,
+)
 
 
 def log_id(stream: StreamInfo) -> str:

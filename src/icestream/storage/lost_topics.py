@@ -19,7 +19,7 @@ from icestream.storage.cloud.discovery import TopicFile, find_streams
 from icestream.storage.cloud.recovery import MakeLog, RecoveryReport, TopicRecovery
 from icestream.storage.logs import Logs
 from icestream.storage.record import TopicRecord
-from icestream.wal.records import StreamInfo
+from icestream.wal import StreamInfo
 
 # --------------------
 # Calls that are not waited for long, of what may take long where a server is away.

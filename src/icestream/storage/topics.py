@@ -31,8 +31,7 @@ from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_positive, check_storage
 from icestream.storage.topic import Topic
-from icestream.wal import Log, LogContext
-from icestream.wal.restore import LogStart
+from icestream.wal import Log, LogContext, LogStart
 
 # --------------------
 # Topics that are deleted, but for what takes longer: the log's files, the table, the objects, the record.

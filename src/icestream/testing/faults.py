@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from icestream.model.frame_bytes import Bytes
-from icestream.wal.files import File, Files
+from icestream.wal import File, Files
 
 # --------------------
 # What is done to a file system, as records that hooks and fault plans look at and failure reports print.

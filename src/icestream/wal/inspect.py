@@ -11,9 +11,9 @@ from icestream.wal.files import File, Files
 from icestream.wal.records import CHECKPOINT_FILE, STREAM_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.recovery import TORN_DIRECTORY
 from icestream.wal.segment import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     INDEX_SUFFIX,
+    SEGMENT_FOOTER_BYTES,
+    SEGMENT_HEADER_BYTES,
     SegmentHeader,
     decode_header,
     load_index,
@@ -79,7 +79,7 @@ class SegmentRange(NamedTuple):
 
 def walk(file: File, limit: int, seed: int) -> Generator[SegmentRange]:
     """All of a segment's frames up to `limit`, and what stands between them: after damage the next frame is sought."""
-    position = HEADER_BYTES
+    position = SEGMENT_HEADER_BYTES
     while position < limit:
         scan = Scan(file, position, limit, seed=seed)
         for found, complete in scan:
@@ -151,7 +151,7 @@ def find_salt(files: Files, directory: Path) -> int | None:
 def read_header(files: Files, path: Path) -> SegmentHeader | None:
     file = files.open(path)
     try:
-        return decode_header(file.read(HEADER_BYTES, 0))
+        return decode_header(file.read(SEGMENT_HEADER_BYTES, 0))
     finally:
         file.close()
 
@@ -207,12 +207,14 @@ def _inspect_segment(
     path = segment_path(directory, base_offset)
     file = files.open(path)
     try:
-        size, footer, header = file.size(), read_footer(file), decode_header(file.read(HEADER_BYTES, 0))
+        size, footer, header = file.size(), read_footer(file), decode_header(file.read(SEGMENT_HEADER_BYTES, 0))
         segment = SegmentReport(path.name, base_offset, base_offset, header.number if header else None, size)
         if header is None:
             report.problems.append(LogProblem(str(path), 0, "the segment's header is damaged", base_offset))
         if footer is None and not is_last:
-            report.problems.append(LogProblem(str(path), size - FOOTER_BYTES, "the footer is missing", base_offset))
+            report.problems.append(
+                LogProblem(str(path), size - SEGMENT_FOOTER_BYTES, "the footer is missing", base_offset)
+            )
         segment.sealed = footer is not None
         limit = footer.position if footer is not None else size
         durable = limit if not is_last or footer is not None else _durable_position(checkpoint, segment)
@@ -235,7 +237,7 @@ def _inspect_segment(
 
 def _durable_position(checkpoint: Checkpoint | None, segment: SegmentReport) -> int:
     known = checkpoint is not None and checkpoint.segment_number == segment.number
-    return checkpoint.position if checkpoint is not None and known else HEADER_BYTES
+    return checkpoint.position if checkpoint is not None and known else SEGMENT_HEADER_BYTES
 
 
 def _inspect_frames(

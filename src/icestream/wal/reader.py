@@ -12,7 +12,7 @@ from icestream.model.frame_bytes import Scan
 from icestream.model.frames import Frame
 from icestream.wal.files import File
 from icestream.wal.log import Log
-from icestream.wal.segment import HEADER_BYTES, ActiveSegment, SealedSegment, damaged, scan_sound
+from icestream.wal.segment import SEGMENT_HEADER_BYTES, ActiveSegment, SealedSegment, damaged_segment, scan_sound
 from icestream.wal.segments import LogSnapshot
 
 DEFAULT_READ_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class LogReader:
                 frames = self._read_file(snapshot, max_bytes)
             except FileNotFoundError as error:
                 check_offset(self._log, self.offset)  # pruned meanwhile: say so
-                raise damaged(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
+                raise damaged_segment(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
         self._lease.offset = frames[-1].end_offset
         return frames
 
@@ -88,7 +88,7 @@ class LogReader:
             frames += [complete.frame for _, complete in scan if complete.frame.end_offset > self.offset]
             if scan.stop is not None or scan.position == position:
                 reached = frames[-1].end_offset if frames else self.offset
-                raise damaged(segment.path, scan.position, scan.stop or "frames are missing", reached)
+                raise damaged_segment(segment.path, scan.position, scan.stop or "frames are missing", reached)
             position = scan.position
         self._position = position
         if position >= limit and isinstance(segment, SealedSegment):
@@ -100,7 +100,7 @@ class LogReader:
         file = self._log.context.files.open(segment.path)
         index = self._log.indexes.get(segment, file) if isinstance(segment, SealedSegment) else segment.index
         self._file, self._path = file, segment.path
-        self._position = index.position_of_offset(self.offset) or HEADER_BYTES
+        self._position = index.position_of_offset(self.offset) or SEGMENT_HEADER_BYTES
 
 
 def find_segment(snapshot: LogSnapshot, offset: int) -> SealedSegment | ActiveSegment:
@@ -131,7 +131,9 @@ def offset_at_time(log: Log, time_us: int) -> int:
             return _offset_at_time(log, snapshot, time_us)
         except FileNotFoundError as error:
             if log.start_offset == snapshot.start_offset:
-                raise damaged(Path(error.filename), 0, "the segment's file is gone", snapshot.start_offset) from error
+                raise damaged_segment(
+                    Path(error.filename), 0, "the segment's file is gone", snapshot.start_offset
+                ) from error
 
 
 def _offset_at_time(log: Log, snapshot: LogSnapshot, time_us: int) -> int:
@@ -146,7 +148,7 @@ def _offset_at_time(log: Log, snapshot: LogSnapshot, time_us: int) -> int:
         file = log.context.files.open(segment.path)
         try:
             index = log.indexes.get(segment, file) if isinstance(segment, SealedSegment) else segment.index
-            start = index.position_of_time(time_us) or HEADER_BYTES
+            start = index.position_of_time(time_us) or SEGMENT_HEADER_BYTES
             for _, frame in scan_sound(file, segment.path, start, limit, segment.header.seed):
                 if frame.publish_time_us >= time_us:
                     return frame.base_offset

@@ -29,12 +29,12 @@ from icestream.wal.files import File, Files, write_all
 from icestream.wal.producers import Producers
 from icestream.wal.records import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.segment import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
     PRODUCERS_SUFFIX,
+    SEGMENT_FOOTER_BYTES,
+    SEGMENT_HEADER_BYTES,
     ActiveSegment,
     SealedSegment,
-    damaged,
+    damaged_segment,
     decode_footer,
     decode_header,
     encode_footer,
@@ -123,7 +123,7 @@ class Recovery:
         if offsets != [0]:
             return not offsets
         data = self._files.read_bytes(segment_path(self._directory, 0))
-        return not data[HEADER_BYTES:].strip(b"\0")
+        return not data[SEGMENT_HEADER_BYTES:].strip(b"\0")
 
     def _segments(self, stream: StreamInfo, checkpoint: Checkpoint) -> tuple[list[SealedSegment], ActiveSegment | None]:
         """The sealed segments, and the one to go on with; checks that none is missing between them."""
@@ -136,22 +136,24 @@ class Recovery:
             path = segment_path(self._directory, offset)
             is_last = place == len(offsets) - 1
             file = self._files.open(path)
-            header = decode_header(file.read(HEADER_BYTES, 0))
+            header = decode_header(file.read(SEGMENT_HEADER_BYTES, 0))
             before = sealed[-1].header.number if sealed else -1
             if header is None and is_last and before >= checkpoint.segment_number:
                 self._set_aside_unmade(path, file)
                 return sealed, None
             if header is None or header.base_offset != offset or header.stream_id != stream.stream_id:
-                raise damaged(path, 0, "the segment's header is not that of this log", offset)
+                raise damaged_segment(path, 0, "the segment's header is not that of this log", offset)
             if offset != expected_offset:
                 raise self._missing(expected_offset, offset)
             footer = read_footer(file)
             if footer is None and is_last:
                 index = SparseIndex(self._index_interval_bytes)
                 self._check_reaches(checkpoint, header.number, checkpoint.durable_end)
-                return sealed, ActiveSegment(header, path, file, HEADER_BYTES, index)
+                return sealed, ActiveSegment(header, path, file, SEGMENT_HEADER_BYTES, index)
             if footer is None:
-                raise damaged(path, max(0, file.size() - FOOTER_BYTES), "the segment's footer is lost", offset)
+                raise damaged_segment(
+                    path, max(0, file.size() - SEGMENT_FOOTER_BYTES), "the segment's footer is lost", offset
+                )
             if is_last:  # written, but perhaps never synced, or synced in vain: its successor relies on it
                 write_all(file, [encode_footer(footer)], footer.position)
                 file.datasync()
@@ -201,7 +203,7 @@ class Recovery:
         limit = size
         if self._cut_at is not None and self._cut_at[0] == active.header.number:
             limit = min(size, self._cut_at[1])
-        scan = Scan(active.file, HEADER_BYTES, limit, seed=active.header.seed)
+        scan = Scan(active.file, SEGMENT_HEADER_BYTES, limit, seed=active.header.seed)
         stop: Decoded | None = None
         for position, complete in scan:
             frame = complete.frame
@@ -221,13 +223,13 @@ class Recovery:
         """Tell what stands behind the last sound frame: nothing, a footer, a torn tail, or damage."""
         position, size = active.position, active.file.size()
         named = checkpoint.segment_number == active.header.number
-        durable = checkpoint.position if named else HEADER_BYTES
+        durable = checkpoint.position if named else SEGMENT_HEADER_BYTES
         if self._cut_at is not None and self._cut_at[0] == active.header.number:
             durable = max(durable, self._cut_at[1])
-        footer = decode_footer(active.file.read(FOOTER_BYTES, position))
+        footer = decode_footer(active.file.read(SEGMENT_FOOTER_BYTES, position))
         if footer is not None and footer.position == position and footer.end_offset == log.next_offset:
             write_all(active.file, [encode_footer(footer)], position)
-            active.file.truncate(position + FOOTER_BYTES)
+            active.file.truncate(position + SEGMENT_FOOTER_BYTES)
             active.file.datasync()
             active.file.close()
             log.sealed.append(SealedSegment(active.header, footer, active.path))
@@ -236,7 +238,7 @@ class Recovery:
         durable = max(durable, rest.vouched_position)
         if position < durable:
             end = rest.next_offset if rest.next_offset is not None else checkpoint.durable_end
-            raise damaged(active.path, position, stop or "the file is too short", log.next_offset, end)
+            raise damaged_segment(active.path, position, stop or "the file is too short", log.next_offset, end)
         if rest.length:
             if self._cut_at is None:
                 rest.keep(self._files, self._directory, active.path)
@@ -269,7 +271,7 @@ class Recovery:
             file = self._files.open(segment.path)
             try:
                 for _, frame in scan_sound(
-                    file, segment.path, HEADER_BYTES, segment.footer.position, segment.header.seed
+                    file, segment.path, SEGMENT_HEADER_BYTES, segment.footer.position, segment.header.seed
                 ):
                     self._producers.note_frame(frame)
             finally:

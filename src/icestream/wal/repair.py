@@ -28,9 +28,9 @@ from icestream.wal.inspect import SegmentRange, read_checkpoint, read_header, re
 from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (
-    HEADER_BYTES,
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
+    SEGMENT_HEADER_BYTES,
     SegmentFooter,
     SegmentHeader,
     decode_header,
@@ -80,7 +80,7 @@ class _Repair:
         offsets = segment_offsets(self._files, self._directory)
         expected = start = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
         number = -1
-        position = HEADER_BYTES
+        position = SEGMENT_HEADER_BYTES
         for place, offset in enumerate(offsets):
             if offset < start:
                 continue
@@ -92,7 +92,7 @@ class _Repair:
             number = self._write_lost_segment(
                 max(number + 1, checkpoint.segment_number), expected, checkpoint.durable_end
             )
-            expected, position = checkpoint.durable_end, HEADER_BYTES
+            expected, position = checkpoint.durable_end, SEGMENT_HEADER_BYTES
         elif checkpoint is not None and number < checkpoint.segment_number:
             self._report.actions.append(
                 f"the newest segment was missing: what it held is not known, and offsets from {expected} on are given "
@@ -128,7 +128,7 @@ class _Repair:
         path = segment_path(self._directory, offset)
         file = self._files.open(path)
         try:
-            header, footer = decode_header(file.read(HEADER_BYTES, 0)), read_footer(file)
+            header, footer = decode_header(file.read(SEGMENT_HEADER_BYTES, 0)), read_footer(file)
             limit = footer.position if footer is not None else file.size()
             seed = segment_seed(header.salt if header is not None else self._salt, offset)
             end, position, holes = _survey(walk(file, limit, seed), offset)
@@ -194,7 +194,7 @@ class _Repair:
 
 def _survey(pieces: Iterable[SegmentRange], offset: int) -> tuple[int, int, bool]:
     """The offset and position where a segment's frames end, and whether anything between them is missing."""
-    position, holes = HEADER_BYTES, False
+    position, holes = SEGMENT_HEADER_BYTES, False
     for piece in pieces:
         if piece.complete is not None and piece.complete.frame.base_offset >= offset:
             holes |= piece.complete.frame.base_offset != offset or piece.position != position
@@ -211,7 +211,7 @@ class _NewSegment:
             files.remove(temporary)
         self._file = files.open(temporary, create=True)
         write_all(self._file, [encode_header(header)], 0)
-        self._position = HEADER_BYTES
+        self._position = SEGMENT_HEADER_BYTES
         self._offset = header.base_offset
         self._seed = header.seed
         self._epoch = epoch
@@ -248,7 +248,7 @@ class _NewSegment:
             frame.base_offset,
             frame.publish_time_us,
             epoch=frame.epoch,
-            synced_position=HEADER_BYTES,
+            synced_position=SEGMENT_HEADER_BYTES,
             seed=self._seed + self._position,
         )
         write_all(self._file, buffers, self._position)

@@ -17,7 +17,7 @@ from icestream.model.frame_bytes import encode, prepare
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, make_directories, write_all
 from icestream.wal.records import STREAM_FILE, Checkpoint, StreamInfo
-from icestream.wal.segment import HEADER_BYTES, PRODUCERS_SUFFIX, SegmentHeader, encode_header, segment_path
+from icestream.wal.segment import PRODUCERS_SUFFIX, SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, segment_path
 
 _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
 
@@ -66,7 +66,7 @@ def _write_segment(files: Files, directory: Path, stream: StreamInfo, beginning:
     number, offset = beginning.segment_number, beginning.offset
     header = SegmentHeader(number, offset, beginning.time_us, stream.stream_id, stream.salt)
     buffers = [encode_header(header)]
-    position = HEADER_BYTES
+    position = SEGMENT_HEADER_BYTES
     while offset < beginning.end_offset:
         count = min(beginning.end_offset - offset, _MAX_LOST_MESSAGES)
         payload = prepare(b"", message_count=count, encoding=Encoding.LOST, schema_id=0, producer="", sequence=0)
@@ -75,7 +75,7 @@ def _write_segment(files: Files, directory: Path, stream: StreamInfo, beginning:
             offset,
             beginning.time_us,
             epoch=stream.epoch,
-            synced_position=HEADER_BYTES,
+            synced_position=SEGMENT_HEADER_BYTES,
             seed=header.seed + position,
         )
         buffers += [bytes(part) for part in frame]

@@ -21,8 +21,8 @@ from icestream.wal.options import LogOptions
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 PRODUCERS_SUFFIX = ".producers"
-HEADER_BYTES = 64
-FOOTER_BYTES = 64
+SEGMENT_HEADER_BYTES = 64
+SEGMENT_FOOTER_BYTES = 64
 _HEADER = struct.Struct("<8sQQq16sQQ")
 _HEADER_MAGIC = b"ICESEG\x00\x01"
 _FOOTER = struct.Struct("<8sQQqqQ8xQ")
@@ -82,7 +82,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> SegmentHeader | None:
-    if len(data) != HEADER_BYTES or not _intact(data, _HEADER_MAGIC):
+    if len(data) != SEGMENT_HEADER_BYTES or not _intact(data, _HEADER_MAGIC):
         return None
     _, number, base_offset, created_us, stream_id, salt, _ = _HEADER.unpack(data)
     return SegmentHeader(number, base_offset, created_us, UUID(bytes=stream_id), salt)
@@ -93,17 +93,17 @@ def encode_footer(footer: SegmentFooter) -> bytes:
 
 
 def decode_footer(data: bytes) -> SegmentFooter | None:
-    if len(data) != FOOTER_BYTES or not _intact(data, _FOOTER_MAGIC):
+    if len(data) != SEGMENT_FOOTER_BYTES or not _intact(data, _FOOTER_MAGIC):
         return None
     return SegmentFooter(*_FOOTER.unpack(data)[1:6])
 
 
 def read_footer(file: File) -> SegmentFooter | None:
     """The footer at the file's end, if there is a sound one that agrees with the file's size."""
-    position = file.size() - FOOTER_BYTES
-    if position < HEADER_BYTES:
+    position = file.size() - SEGMENT_FOOTER_BYTES
+    if position < SEGMENT_HEADER_BYTES:
         return None
-    footer = decode_footer(file.read(FOOTER_BYTES, position))
+    footer = decode_footer(file.read(SEGMENT_FOOTER_BYTES, position))
     return footer if footer is not None and footer.position == position else None
 
 
@@ -115,10 +115,12 @@ def scan_sound(file: File, path: Path, position: int, limit: int, seed: int) -> 
         offset = complete.frame.end_offset
         yield found, complete.frame
     if scan.stop is not None:
-        raise damaged(path, scan.position, scan.stop, offset)
+        raise damaged_segment(path, scan.position, scan.stop, offset)
 
 
-def damaged(path: Path, position: int, outcome: Decoded | str, offset: int, end: int | None = None) -> DamagedError:
+def damaged_segment(
+    path: Path, position: int, outcome: Decoded | str, offset: int, end: int | None = None
+) -> DamagedError:
     """The error for bytes that had been durable; `offset` and `end` are the offsets that cannot be read."""
     reason = outcome if isinstance(outcome, str) else _reason(outcome)
     upto = f" up to {end - 1}" if end is not None and end > offset + 1 else " and following"
@@ -214,7 +216,7 @@ def create_segment(files: Files, directory: Path, header: SegmentHeader, index_i
     file = files.open(path, create=True)
     write_all(file, [encode_header(header)], 0)
     file.datasync()
-    return ActiveSegment(header, path, file, HEADER_BYTES, SparseIndex(index_interval_bytes))
+    return ActiveSegment(header, path, file, SEGMENT_HEADER_BYTES, SparseIndex(index_interval_bytes))
 
 
 class SegmentWriter:
@@ -271,7 +273,7 @@ class SegmentWriter:
 
     def _next_end(self, end: int, step: int) -> int:
         step = min(step, self._options.preallocate_bytes)
-        return max(end, min(end + step, self._options.max_file_bytes + FOOTER_BYTES))
+        return max(end, min(end + step, self._options.max_file_bytes + SEGMENT_FOOTER_BYTES))
 
     def _reserve(self, end: int) -> None:
         """Grow the file ahead of the writer: a sync that need not change the file's size is cheaper."""
@@ -313,7 +315,7 @@ class SegmentWriter:
             self.end_offset, active.position, active.first_time_us, active.last_time_us, active.frame_count
         )
         write_all(active.file, [encode_footer(footer)], active.position)
-        active.file.truncate(active.position + FOOTER_BYTES)
+        active.file.truncate(active.position + SEGMENT_FOOTER_BYTES)
         active.file.datasync()
         save_index(active.index, self._files, segment_path(active.path.parent, active.header.base_offset, INDEX_SUFFIX))
         return SealedSegment(active.header, footer, active.path)

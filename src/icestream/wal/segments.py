@@ -18,9 +18,9 @@ from icestream.wal.read_leases import ReadLeases
 from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import RecoveredLog
 from icestream.wal.segment import (
-    HEADER_BYTES,
     INDEX_SUFFIX,
     PRODUCERS_SUFFIX,
+    SEGMENT_HEADER_BYTES,
     ActiveSegment,
     SealedSegment,
     SegmentHeader,
@@ -194,7 +194,7 @@ class IndexCache:
         if index is None:
             index = SparseIndex(self._interval_bytes)
             for position, frame in scan_sound(
-                file, segment.path, HEADER_BYTES, segment.footer.position, segment.header.seed
+                file, segment.path, SEGMENT_HEADER_BYTES, segment.footer.position, segment.header.seed
             ):
                 index.add(frame.base_offset, position, frame.publish_time_us)
             with contextlib.suppress(OSError):  # a reader needs the index, not the file

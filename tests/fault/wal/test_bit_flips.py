@@ -15,7 +15,13 @@ from icestream.model.frame_bytes import Complete, decode
 from icestream.testing import Fail, FaultPlan, FaultyFiles, Kind, SimulatedDisk
 from icestream.testing.log_model import DIRECTORY, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import Files, Log, LogOptions
-from icestream.wal.segment import FOOTER_BYTES, HEADER_BYTES, decode_header, segment_offsets, segment_path
+from icestream.wal.segment import (
+    SEGMENT_FOOTER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    decode_header,
+    segment_offsets,
+    segment_path,
+)
 
 OPTIONS = LogOptions(max_file_bytes=900, max_group_bytes=900, index_interval_bytes=128, reopen_pause_seconds=0)
 
@@ -46,8 +52,8 @@ class ClosedLog:
     def frame_at(self, path: Path, position: int) -> tuple[int, int]:
         """Where the frame that holds a byte begins, and its first offset; the footer counts as one."""
         data = memoryview(self.disk.read_bytes(path))
-        start, offset = HEADER_BYTES, int(path.stem)
-        header = decode_header(bytes(data[:HEADER_BYTES]))
+        start, offset = SEGMENT_HEADER_BYTES, int(path.stem)
+        header = decode_header(bytes(data[:SEGMENT_HEADER_BYTES]))
         assert header is not None
         while isinstance(outcome := decode(data, start, header.seed + start), Complete):
             if position < outcome.end:
@@ -81,10 +87,10 @@ def test_a_flip_in_a_segment_is_an_error_that_names_file_position_and_offsets(cl
         assert details["file"] == str(path), position
         assert str(path) in caught.value.place
         assert "repair" in caught.value.remedy
-        if position < HEADER_BYTES:
+        if position < SEGMENT_HEADER_BYTES:
             assert (details["position"], details["first_offset"]) == (0, int(path.stem)), position
-        elif place < 2 and position >= closed.disk.size(path) - FOOTER_BYTES:
-            assert details["position"] == closed.disk.size(path) - FOOTER_BYTES, position
+        elif place < 2 and position >= closed.disk.size(path) - SEGMENT_FOOTER_BYTES:
+            assert details["position"] == closed.disk.size(path) - SEGMENT_FOOTER_BYTES, position
         else:
             assert (details["position"], details["first_offset"]) == closed.frame_at(path, position), position
 
@@ -190,12 +196,12 @@ def test_a_flip_below_a_durable_frame_is_damage_even_if_no_checkpoint_covers_it(
         model.acknowledge(batch, log.append(batch.payload()).base_offset)
     path = segment_path(DIRECTORY, 0)
     frame_bytes = model.kept[0].batch.payload().frame_bytes
-    for position in range(HEADER_BYTES, HEADER_BYTES + 3 * frame_bytes):
+    for position in range(SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES + 3 * frame_bytes):
         damaged = disk.snapshot()
         byte = damaged.open(path).read(1, position)[0]
         damaged.open(path).write([bytes([byte ^ 0x10])], position)
         with pytest.raises(DamagedError) as caught:
             open_log(damaged, options)
-        start = position - (position - HEADER_BYTES) % frame_bytes
+        start = position - (position - SEGMENT_HEADER_BYTES) % frame_bytes
         assert caught.value.details["position"] == start
-        assert caught.value.details["first_offset"] == (start - HEADER_BYTES) // frame_bytes
+        assert caught.value.details["first_offset"] == (start - SEGMENT_HEADER_BYTES) // frame_bytes

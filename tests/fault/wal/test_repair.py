@@ -14,7 +14,7 @@ from icestream.testing.log_model import DIRECTORY, STREAM, LogModel, ManualPool,
 from icestream.wal import LogOptions
 from icestream.wal.inspect import inspect_directory
 from icestream.wal.repair import repair_directory
-from icestream.wal.segment import HEADER_BYTES, decode_header, segment_offsets, segment_path
+from icestream.wal.segment import SEGMENT_HEADER_BYTES, decode_header, segment_offsets, segment_path
 
 OPTIONS = LogOptions(max_file_bytes=900, max_group_bytes=900, index_interval_bytes=128, reopen_pause_seconds=0)
 STEP = 7  # bytes between the flips, so that every field of every frame is hit by one
@@ -45,8 +45,8 @@ class ClosedLog:
     def offsets_at(self, path: Path, position: int) -> range:
         """The offsets of the frame that holds a byte; none if it is in the segment's header or footer."""
         data = memoryview(self.disk.read_bytes(path))
-        start = HEADER_BYTES
-        header = decode_header(bytes(data[:HEADER_BYTES]))
+        start = SEGMENT_HEADER_BYTES
+        header = decode_header(bytes(data[:SEGMENT_HEADER_BYTES]))
         assert header is not None
         while isinstance(outcome := decode(data, start, header.seed + start), Complete):
             if start <= position < outcome.end:
@@ -108,7 +108,7 @@ def test_a_sound_log_is_left_as_it_is(closed: ClosedLog) -> None:
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first segment", "second segment", "active segment"])
 def test_a_repair_cut_short_at_any_call_can_be_repeated_and_costs_no_more(closed: ClosedLog, place: int) -> None:
     path = closed.segments[place]
-    for position in (10, HEADER_BYTES + 30, closed.disk.size(path) - 10):
+    for position in (10, SEGMENT_HEADER_BYTES + 30, closed.disk.size(path) - 10):
         disk = closed.disk.snapshot()
         file = disk.open(path)
         file.write([bytes([file.read(1, position)[0] ^ 1])], position)
@@ -131,7 +131,7 @@ def test_a_repair_cut_short_at_any_call_can_be_repeated_and_costs_no_more(closed
 def test_the_damaged_bytes_are_kept(closed: ClosedLog) -> None:
     for place, path in enumerate(closed.segments):
         disk = closed.disk.snapshot()
-        disk.open(path).write([b"\xff" * 8], HEADER_BYTES + 200)
+        disk.open(path).write([b"\xff" * 8], SEGMENT_HEADER_BYTES + 200)
         damaged = disk.read_bytes(path)
         repair_directory(disk, DIRECTORY)
         copies = [disk.read_bytes(DIRECTORY / "torn" / name) for name in disk.names(DIRECTORY / "torn")]

@@ -5,7 +5,7 @@ import pytest
 from icestream.testing import Kind, Operation, SimulatedDisk
 from icestream.testing.log_model import DIRECTORY, Batch, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import LogOptions
-from icestream.wal.segment import HEADER_BYTES, segment_path
+from icestream.wal.segment import SEGMENT_HEADER_BYTES, segment_path
 
 SEGMENT = segment_path(DIRECTORY, 0)
 OPTIONS = LogOptions(preallocate_bytes=4096, small_commit_bytes=300, reopen_pause_seconds=0)
@@ -22,7 +22,7 @@ class Torn:
         log = open_log(self.disk, self.options, pool)
         submit_together(log, self.model, [self.model.new_batch("a", 2, 60) for _ in range(3)])
         pool.run()
-        self.start = HEADER_BYTES + sum(kept.batch.payload().frame_bytes for kept in self.model.kept)
+        self.start = SEGMENT_HEADER_BYTES + sum(kept.batch.payload().frame_bytes for kept in self.model.kept)
         self.last = last or [self.model.new_batch("a", 3, nbytes) for nbytes in (40, 0, 75)]
         self.ends: list[int] = []
         end = self.start

@@ -11,7 +11,7 @@ from icestream.model.errors import DamagedError, IcestreamError, LogUnavailableE
 from icestream.testing import Call, Fail, FaultPlan, FaultyFiles, Kind, Operation, SimulatedDisk
 from icestream.testing.log_model import DIRECTORY, LogModel, open_log, read_all
 from icestream.wal import Log, LogOptions, LogState
-from icestream.wal.segment import HEADER_BYTES, segment_path
+from icestream.wal.segment import SEGMENT_HEADER_BYTES, segment_path
 
 OPTIONS = LogOptions(preallocate_bytes=0, reopen_pause_seconds=0)
 TINY = LogOptions(preallocate_bytes=0, reopen_pause_seconds=0, max_file_bytes=300)
@@ -60,7 +60,7 @@ def test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes(part: str) ->
     log = open_log(disk, OPTIONS)
     publish(log, model, 3)
     log.close()
-    position = HEADER_BYTES + (40 if part == "header" else 120)  # in the publish time, or in the body
+    position = SEGMENT_HEADER_BYTES + (40 if part == "header" else 120)  # in the publish time, or in the body
     byte = disk.open(SEGMENT).read(1, position)[0]
     disk.open(SEGMENT).write([bytes([byte ^ 1])], position)
     with pytest.raises(DamagedError):
@@ -129,7 +129,7 @@ def test_lost_bytes_below_a_frame_that_was_written_after_their_sync_are_damage_n
     disk, model = SimulatedDisk(), LogModel()
     log = open_log(disk, OPTIONS)
     publish(log, model, 3)  # no checkpoint knows of these
-    disk.open(SEGMENT).write([bytes(16)], HEADER_BYTES + 100)
+    disk.open(SEGMENT).write([bytes(16)], SEGMENT_HEADER_BYTES + 100)
     with pytest.raises(DamagedError):
         open_log(disk, OPTIONS)
 

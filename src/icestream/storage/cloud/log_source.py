@@ -15,22 +15,23 @@ from icestream.model.frame_bytes import HEADER_BYTES as FRAME_HEADER_BYTES
 from icestream.model.frame_bytes import decode_header
 from icestream.model.frames import Frame
 from icestream.model.sparse_index import SparseIndex
-from icestream.wal import Log
-from icestream.wal.files import File
-from icestream.wal.producers import Producers
-from icestream.wal.reader import find_segment
-from icestream.wal.records import read_record, write_record
-from icestream.wal.segment import (
-    HEADER_BYTES,
+from icestream.wal import (
     PRODUCERS_SUFFIX,
+    SEGMENT_HEADER_BYTES,
     ActiveSegment,
+    File,
+    Log,
+    LogSnapshot,
+    Producers,
     SealedSegment,
     SegmentHeader,
-    damaged,
+    damaged_segment,
+    find_segment,
+    read_record,
     scan_sound,
     segment_path,
+    write_record,
 )
-from icestream.wal.segments import LogSnapshot
 
 NOTES_FILE = "upload.json"
 MAX_PARTS = 256
@@ -56,7 +57,7 @@ class Piece(NamedTuple):
 
     def start(self, place: LogPosition) -> int:
         """The first byte that a range from a place on has of it."""
-        return place.byte_pos if place.file_seq == self.header.number else HEADER_BYTES
+        return place.byte_pos if place.file_seq == self.header.number else SEGMENT_HEADER_BYTES
 
 
 class LogSource:
@@ -143,7 +144,9 @@ class LogSource:
         except FileNotFoundError as error:
             if log_range.first_offset < log.start_offset:
                 raise self._pruned(log_range) from error
-            raise damaged(Path(error.filename), 0, "the segment's file is gone", log_range.first_offset) from error
+            raise damaged_segment(
+                Path(error.filename), 0, "the segment's file is gone", log_range.first_offset
+            ) from error
         finally:
             log.leases.release(lease)
 
@@ -180,7 +183,9 @@ class LogSource:
         state.load(log.context.files, segment_path(log.directory, base_offset, PRODUCERS_SUFFIX))
         found = LogProducers(state, base_offset)
         with self._open(piece) as file:
-            for _, frame in scan_sound(file, piece.path, HEADER_BYTES, log_range.start.byte_pos, piece.header.seed):
+            for _, frame in scan_sound(
+                file, piece.path, SEGMENT_HEADER_BYTES, log_range.start.byte_pos, piece.header.seed
+            ):
                 found.note(frame)
         return found
 
@@ -190,15 +195,19 @@ class LogSource:
             return LogPosition(snapshot.active.header.number, snapshot.active_position)
         header = find_segment(snapshot, offset).header
         if offset == header.base_offset:
-            return LogPosition(header.number, HEADER_BYTES)
+            return LogPosition(header.number, SEGMENT_HEADER_BYTES)
         piece = next(piece for piece in _pieces(snapshot) if piece.header.number == header.number)
         with self._open(piece) as file:
-            if hint is not None and hint.file_seq == header.number and HEADER_BYTES <= hint.byte_pos < piece.limit:
+            if (
+                hint is not None
+                and hint.file_seq == header.number
+                and SEGMENT_HEADER_BYTES <= hint.byte_pos < piece.limit
+            ):
                 found = memoryview(file.read(FRAME_HEADER_BYTES, hint.byte_pos))
                 fields = decode_header(found, 0, header.seed + hint.byte_pos)
                 if fields is not None and fields[0] == offset:
                     return hint
-            start = self._index(piece).position_of_offset(offset) or HEADER_BYTES
+            start = self._index(piece).position_of_offset(offset) or SEGMENT_HEADER_BYTES
             for position, frame in scan_sound(file, piece.path, start, piece.limit, header.seed):
                 if frame.base_offset >= offset:
                     return LogPosition(header.number, position) if frame.base_offset == offset else None

@@ -54,9 +54,7 @@ from icestream.storage.cloud.discovery import (
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.record import TopicRecord
-from icestream.wal.producers import Producers
-from icestream.wal.restore import LogStart
-from icestream.wal.segment import HEADER_BYTES
+from icestream.wal import SEGMENT_HEADER_BYTES, LogStart, Producers
 
 # --------------------
 # What became of a topic that was brought back.
@@ -393,7 +391,7 @@ class TopicRecovery:
         return replace(
             _with_objects(head, objects.descriptors, uploaded_end, self._clock()),
             file_seq=head.file_seq + 1,
-            byte_pos=HEADER_BYTES,
+            byte_pos=SEGMENT_HEADER_BYTES,
             reserved_end=end_offset,
         )
 

@@ -14,8 +14,7 @@ from icestream.model.names import TopicName
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.uploads import TopicUploads, Uploading, UploadStatus
 from icestream.storage.record import TopicRecord
-from icestream.wal import Log
-from icestream.wal.read_leases import ReadLeases
+from icestream.wal import Log, ReadLeases
 
 
 class TopicCloud:

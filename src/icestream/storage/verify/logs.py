@@ -18,10 +18,15 @@ from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.record import topic_schema
 from icestream.storage.verify.stores import Clouds
 from icestream.storage.verify.tables import not_aside, rows_not_aside
-from icestream.wal import LocalFiles
-from icestream.wal.inspect import LogReport, inspect_directory, segment_ranges
-from icestream.wal.records import STREAM_FILE, load_stream
-from icestream.wal.segment import segment_offsets
+from icestream.wal import (
+    STREAM_FILE,
+    LocalFiles,
+    LogReport,
+    inspect_directory,
+    load_stream,
+    segment_offsets,
+    segment_ranges,
+)
 
 _UNKNOWN = "the broker does not know it, its object store does: bring it back with `icestream topic recover`"
 

@@ -23,7 +23,7 @@ from icestream.storage.record import TopicRecord
 from icestream.storage.verify import Clouds, DirectoryLogs, Verification, open_tables, verify_topic
 from icestream.wal import LocalFiles
 from icestream.wal.repair import repair_directory
-from icestream.wal.segment import HEADER_BYTES, SUFFIX
+from icestream.wal.segment import SEGMENT_HEADER_BYTES, SUFFIX
 
 NAME = TopicName("default", "events")
 NOBODY = "grpc://127.0.0.1:1"
@@ -188,9 +188,9 @@ def test_what_a_repair_gave_up_at_the_beginning_has_no_time_and_is_sound(setting
         directory = topic.log.directory
         for _ in range(5):
             plain.publish(topic, message_batch([b"x"]))
-    segment = min(path for path in directory.glob(f"*{SUFFIX}") if path.stat().st_size > HEADER_BYTES)
+    segment = min(path for path in directory.glob(f"*{SUFFIX}") if path.stat().st_size > SEGMENT_HEADER_BYTES)
     damaged = bytearray(segment.read_bytes())
-    damaged[HEADER_BYTES + 30] ^= 1
+    damaged[SEGMENT_HEADER_BYTES + 30] ^= 1
     segment.write_bytes(damaged)
     repair_directory(LocalFiles(), directory)
     with IcebergStorage(settings) as uploading:
