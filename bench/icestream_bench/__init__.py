@@ -1,4 +1,4 @@
-"""Measures an installation: what icestream does, beside what the same hardware does without it, in the same run.
+"""`icestream bench`: measures an installation, and the floor of the same hardware in the same run.
 
-Floors and measurements take turns in short rounds, so that noise of the machine meets both alike.
+Floors and measurements alternate in short rounds, so that noise of the machine affects both alike.
 """

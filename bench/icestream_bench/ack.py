@@ -1,4 +1,4 @@
-"""How long a durable acknowledgement takes, one message at a time."""
+"""`bench ack`: how long a durable acknowledgement takes, one message at a time."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from icestream_bench.floors import FlightFloor, SyncFloor
 
 _ROUNDS = 20
 _WARM_UP = 200
-_FRAME_OVERHEAD_BYTES = 700  # header, producer's name and Arrow's own around one message
+_FRAME_OVERHEAD_BYTES = 700  # the frame's header, the producer's name and the Arrow encoding of one message
 
 
 def measure_ack(

@@ -1,7 +1,7 @@
-"""The log in the cloud: how fast it gets there, how fast history comes back, and what it costs publishers.
+"""`bench cloud`: how fast the log is uploaded, how fast history is read back, and what uploads cost publishers.
 
-The store is a real S3 server of this machine. The floors are, in the same run: a plain multipart put of as many bytes
-to the same server, plain reads of them, and publishing while nothing is uploaded.
+The object store is a real S3 server on this machine. The floors, in the same run: a plain multipart put of as many
+bytes to the same server, plain reads of them, and publishing without uploads.
 """
 
 import statistics
@@ -18,9 +18,8 @@ from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage
-from icestream_bench.figures import Latencies
+from icestream_bench.figures import Latencies, process_resources
 from icestream_bench.payloads import publish, random_batch
-from icestream_bench.resources import process_resources
 from icestream_servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 _UPLOAD_TOPIC = "bench/upload"
@@ -29,7 +28,7 @@ _ACK_TOPIC = "bench/ack"
 _LARGE_SEGMENT_BYTES = 8 << 30
 _SMALL_SEGMENT_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
-_PATIENCE_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0
 _ROUNDS = 3
 _FRAME_MESSAGES = 1_000
 
@@ -49,7 +48,7 @@ def measure_cloud(
             _history(client, messages, message_bytes, upload_mb)
             progress(0.7)
             broker.terminate()
-            firsts = _let_go(broker.data_dir, environ)
+            firsts = _prune(broker.data_dir, environ)
             broker.start()
             figures["replay"] = _replay(broker, s3, firsts[_REPLAY_TOPIC])
             progress(0.9)
@@ -59,7 +58,7 @@ def measure_cloud(
 
 
 def _environ(s3: S3Server) -> dict[str, str]:
-    """Uploads happen when they are asked for, and none by themselves meanwhile."""
+    """Return settings with which uploads happen only on request."""
     values = {
         "WAL__MAX_FILE_SIZE": str(_LARGE_SEGMENT_BYTES),  # a new segment is a reason to upload
         "UPLOADER__ENABLED": "true",
@@ -76,7 +75,7 @@ def _environ(s3: S3Server) -> dict[str, str]:
 
 
 def _upload(client: Client, s3: S3Server, upload_mb: int, progress: Progress) -> dict[str, Any]:
-    """A backlog is uploaded, then as many bytes are put plainly; again and again, the middle of each counts."""
+    """Alternate uploads of a backlog with plain puts of as many bytes; report the median of each."""
     client.create_topic(_UPLOAD_TOPIC, storage="log")
     batch = random_batch(1_024).slice(0, _FRAME_MESSAGES)
     count = upload_mb * 1024
@@ -86,7 +85,7 @@ def _upload(client: Client, s3: S3Server, upload_mb: int, progress: Progress) ->
         publish(client, _UPLOAD_TOPIC, batch, count)
         before = _uploaded_bytes(client)
         began = perf_counter()
-        client.flush_topic(_UPLOAD_TOPIC, timeout=_PATIENCE_SECONDS)
+        client.flush_topic(_UPLOAD_TOPIC, timeout=_TIMEOUT_SECONDS)
         seconds = perf_counter() - began
         nbytes = _uploaded_bytes(client) - before
         ours.append(nbytes / seconds)
@@ -118,10 +117,10 @@ def _plain_put_seconds(s3: S3Server, nbytes: int) -> float:
 
 
 def _publish_while_uploading(client: Client, upload_mb: int, acks: int) -> dict[str, Any]:
-    """Single messages are acknowledged, first alone and then while a backlog of another topic is uploaded."""
+    """Measure acknowledgements of single messages, first alone, then during the upload of another topic."""
     batch = random_batch(1_024).slice(0, _FRAME_MESSAGES)
     alone: list[float] = []
-    beside: list[float] = []
+    during: list[float] = []
     with client.producer(_ACK_TOPIC) as producer:
         for _ in range(200):
             producer.send(b"x" * 1_024).result()
@@ -137,8 +136,8 @@ def _publish_while_uploading(client: Client, upload_mb: int, acks: int) -> dict[
             enough = len(alone) + acks // _ROUNDS
             acknowledge(alone, lambda enough=enough: len(alone) < enough)  # type: ignore[misc]
             with _flushing(client) as is_running:
-                acknowledge(beside, is_running)
-    quiet, busy = Latencies.of(alone), Latencies.of(beside)
+                acknowledge(during, is_running)
+    quiet, busy = Latencies.of(alone), Latencies.of(during)
     return {
         "without_uploads": asdict(quiet),
         "with_uploads": asdict(busy),
@@ -148,7 +147,7 @@ def _publish_while_uploading(client: Client, upload_mb: int, acks: int) -> dict[
 
 @contextmanager
 def _flushing(client: Client) -> Iterator[Callable[[], bool]]:
-    upload = threading.Thread(target=client.flush_topic, args=(_UPLOAD_TOPIC,), kwargs={"timeout": _PATIENCE_SECONDS})
+    upload = threading.Thread(target=client.flush_topic, args=(_UPLOAD_TOPIC,), kwargs={"timeout": _TIMEOUT_SECONDS})
     upload.start()
     try:
         yield upload.is_alive
@@ -157,23 +156,23 @@ def _flushing(client: Client) -> Iterator[Callable[[], bool]]:
 
 
 def _history(client: Client, messages: int, message_bytes: int, upload_mb: int) -> None:
-    """What is read back: many small messages, and one object as large as a cycle makes them."""
+    """Upload what is read back: many small messages, and one object of the largest size."""
     client.create_topic(_REPLAY_TOPIC, storage="log")
     publish(client, _REPLAY_TOPIC, random_batch(message_bytes), messages)
     publish(client, _UPLOAD_TOPIC, random_batch(1_024).slice(0, _FRAME_MESSAGES), max(upload_mb, 1_024) * 1024)
     for topic in (_REPLAY_TOPIC, _UPLOAD_TOPIC):
-        client.flush_topic(topic, timeout=_PATIENCE_SECONDS)
+        client.flush_topic(topic, timeout=_TIMEOUT_SECONDS)
 
 
-def _let_go(data_dir: Path, environ: dict[str, str]) -> dict[str, int]:
-    """Prune the logs as far as the cloud has them; where they begin now."""
+def _prune(data_dir: Path, environ: dict[str, str]) -> dict[str, int]:
+    """Prune the logs up to what is uploaded; return where they begin now."""
     names = {name.removeprefix("ICESTREAM_"): value for name, value in environ.items()}
     tree: dict[str, dict[str, str]] = {}
     for name, value in names.items():
         section, key = name.lower().split("__")
         tree.setdefault(section, {})[key] = value
     firsts = {}
-    tree["wal"]["max_file_size"] = str(_SMALL_SEGMENT_BYTES)  # so that the next message begins a new one
+    tree["wal"]["max_file_size"] = str(_SMALL_SEGMENT_BYTES)  # the next message begins a new segment
     with IcebergStorage(Settings(data_dir=data_dir, **tree)) as storage:  # type: ignore[arg-type]
         for name in (_REPLAY_TOPIC, _UPLOAD_TOPIC):
             topic = storage.topic(name)
@@ -193,7 +192,7 @@ def _replay(broker: BrokerProcess, s3: S3Server, end: int) -> dict[str, Any]:
                 count = sum(int(batch.num_rows) for batch in consumer.batches())
             seconds = perf_counter() - began
         if count != end:
-            raise RuntimeError(f"{count} messages came, not {end}")
+            raise RuntimeError(f"{count} messages were read instead of {end}")
         rates.append(count / seconds)
         plain.append(_plain_read_rate(s3))
     return {
@@ -214,7 +213,7 @@ def _plain_read_rate(s3: S3Server) -> float:
 
 
 def _first_message(broker: BrokerProcess, end: int) -> dict[str, Any]:
-    """From offsets all over the objects, each the first of a client that the broker has not seen."""
+    """Read the first message at offsets in all objects, each with a new client."""
     times = []
     with Client(broker.flight) as client:
         client.describe_topic(_UPLOAD_TOPIC)  # opens the log
@@ -226,5 +225,5 @@ def _first_message(broker: BrokerProcess, end: int) -> dict[str, Any]:
                 message = next(consumer)
             times.append(perf_counter() - began)
         if message.offset != offset:
-            raise RuntimeError(f"offset {message.offset} came, not {offset}")
+            raise RuntimeError(f"offset {message.offset} was read instead of {offset}")
     return {"cold_first_ms": round(times[0] * 1000, 1), **asdict(Latencies.of(times))}

@@ -1,4 +1,4 @@
-"""`icestream bench`: measure this installation beside the floor of the same hardware."""
+"""`icestream bench`: measures this installation, and the floor of the same hardware."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from rich.table import Table
 from icestream.broker_process import BrokerProcess
 from icestream_bench.ack import measure_ack
 from icestream_bench.fanout import measure_fanout
+from icestream_bench.figures import process_resources
 from icestream_bench.produce import measure_produce
-from icestream_bench.resources import process_resources
 
 _console = Console()
 _Measure = Callable[[BrokerProcess, Path, Callable[[float], None]], dict[str, Any]]
@@ -28,9 +28,9 @@ data_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Measure on the disk of this directory.  [default: the system's temporary directory]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 size_option = click.option(
-    "--message-bytes", type=click.IntRange(8, 1 << 20), default=1024, show_default=True, help="Bytes a message."
+    "--message-bytes", type=click.IntRange(8, 1 << 20), default=1024, show_default=True, help="Size of a message."
 )
 
 
@@ -38,17 +38,17 @@ size_option = click.option(
 def command() -> None:
     """Measure this installation, and the hardware without it.
 
-    Each measurement starts a broker of its own with the default settings on a temporary directory.
+    Each measurement starts its own broker with the default settings in a temporary directory.
     """
 
 
 @command.command(epilog="Example: icestream bench ack --messages 5000")
-@click.option("--messages", type=click.IntRange(20), default=4000, show_default=True, help="How many.")
+@click.option("--messages", type=click.IntRange(20), default=4000, show_default=True, help="Number of messages.")
 @size_option
 @data_option
 @json_option
 def ack(messages: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
-    """Time until a single message is acknowledged as durable."""
+    """Measure the time until a single message is acknowledged as durable."""
 
     def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
         return measure_ack(broker.flight, directory, messages=messages, message_bytes=message_bytes, progress=progress)
@@ -57,13 +57,19 @@ def ack(messages: int, message_bytes: int, data: Path | None, as_json: bool) -> 
 
 
 @command.command(epilog="Example: icestream bench produce --messages 500000")
-@click.option("--messages", type=click.IntRange(5000), default=500_000, show_default=True, help="How many.")
-@click.option("--topics", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For many topics.")
+@click.option("--messages", type=click.IntRange(5000), default=500_000, show_default=True, help="Number of messages.")
+@click.option(
+    "--topics",
+    type=click.IntRange(1, 10_000),
+    default=1000,
+    show_default=True,
+    help="Number of topics, for many topics.",
+)
 @size_option
 @data_option
 @json_option
 def produce(messages: int, topics: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
-    """Durable messages a second: batches, single sends, many producers, many topics."""
+    """Measure durable messages a second: batches, single sends, many producers, many topics."""
 
     def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
         return measure_produce(
@@ -74,14 +80,18 @@ def produce(messages: int, topics: int, message_bytes: int, data: Path | None, a
 
 
 @command.command(epilog="Example: icestream bench fanout --subscribers 50")
-@click.option("--seconds", type=click.IntRange(2), default=10, show_default=True, help="Of each run.")
+@click.option("--seconds", type=click.IntRange(2), default=10, show_default=True, help="Length of each run.")
 @click.option("--rate", type=click.IntRange(100), default=10_000, show_default=True, help="Messages a second.")
-@click.option("--subscribers", type=click.IntRange(2, 500), default=100, show_default=True, help="Subscriptions.")
-@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="A message.")
+@click.option(
+    "--subscribers", type=click.IntRange(2, 500), default=100, show_default=True, help="Number of subscriptions."
+)
+@click.option(
+    "--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="Size of a message."
+)
 @data_option
 @json_option
 def fanout(seconds: int, rate: int, subscribers: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
-    """Time from publishing to subscribers: one of them, many, and many while one has stopped."""
+    """Measure the time from publishing to subscribers: one, many, and many while one has stopped."""
 
     def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
         return measure_fanout(
@@ -97,14 +107,20 @@ def fanout(seconds: int, rate: int, subscribers: int, message_bytes: int, data: 
 
 
 @command.command(epilog="Example: icestream bench replay --messages 1000000 --files 1000")
-@click.option("--messages", type=click.IntRange(500_000), default=2_000_000, show_default=True, help="Of history.")
-@click.option("--files", type=click.IntRange(1_500), default=10_000, show_default=True, help="Of a scattered topic.")
-@click.option("--message-bytes", type=click.IntRange(200, 1 << 20), default=250, show_default=True, help="A message.")
+@click.option(
+    "--messages", type=click.IntRange(500_000), default=2_000_000, show_default=True, help="Messages of history."
+)
+@click.option(
+    "--files", type=click.IntRange(1_500), default=10_000, show_default=True, help="Files of a topic with many files."
+)
+@click.option(
+    "--message-bytes", type=click.IntRange(200, 1 << 20), default=250, show_default=True, help="Size of a message."
+)
 @data_option
 @json_option
 def replay(messages: int, files: int, message_bytes: int, data: Path | None, as_json: bool) -> None:
-    """History from the log and from the table, and the first message of a topic in very many files."""
-    # Imported here: Iceberg takes a second that the other measurements need not spend.
+    """Measure reading history from log and table, and the first message of a topic in very many files."""
+    # Imported here: loading Iceberg takes a second.
     from icestream_bench.replay import measure_replay  # noqa: PLC0415
 
     def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
@@ -114,11 +130,21 @@ def replay(messages: int, files: int, message_bytes: int, data: Path | None, as_
 
 
 @command.command(epilog="Example: icestream bench pipeline --messages 500000 --freshness-seconds 10")
-@click.option("--messages", type=click.IntRange(10_000), default=2_000_000, show_default=True, help="Of the backlog.")
-@click.option("--singles", type=click.IntRange(100), default=100_000, show_default=True, help="Single-message frames.")
-@click.option("--topics", type=click.IntRange(1, 1000), default=200, show_default=True, help="For many topics.")
-@click.option("--freshness-seconds", type=click.IntRange(2), default=20, show_default=True, help="For each interval.")
-@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="A message.")
+@click.option(
+    "--messages", type=click.IntRange(10_000), default=2_000_000, show_default=True, help="Messages of the backlog."
+)
+@click.option(
+    "--singles", type=click.IntRange(100), default=100_000, show_default=True, help="Number of single-message frames."
+)
+@click.option(
+    "--topics", type=click.IntRange(1, 1000), default=200, show_default=True, help="Number of topics, for many topics."
+)
+@click.option(
+    "--freshness-seconds", type=click.IntRange(2), default=20, show_default=True, help="Length of each freshness run."
+)
+@click.option(
+    "--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="Size of a message."
+)
 @data_option
 @json_option
 def pipeline(
@@ -130,8 +156,8 @@ def pipeline(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    """From log to table: a backlog, tiny frames, many topics, small passes, freshness."""
-    # Imported here: Spark and Iceberg take a second that the other measurements need not spend.
+    """Measure the way from log to table: a backlog, tiny frames, many topics, small passes, freshness."""
+    # Imported here: loading Spark and Iceberg takes a second.
     from icestream_bench.pipeline import measure_pipeline  # noqa: PLC0415
 
     def measure(broker: BrokerProcess, directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
@@ -150,15 +176,19 @@ def pipeline(
 
 
 @command.command(epilog="Example: icestream bench cloud --upload-mb 128")
-@click.option("--messages", type=click.IntRange(100_000), default=2_000_000, show_default=True, help="Of history.")
-@click.option("--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="Of history.")
-@click.option("--upload-mb", type=click.IntRange(16), default=512, show_default=True, help="Of each upload.")
-@click.option("--acks", type=click.IntRange(100), default=3_000, show_default=True, help="Single messages.")
+@click.option(
+    "--messages", type=click.IntRange(100_000), default=2_000_000, show_default=True, help="Messages of history."
+)
+@click.option(
+    "--message-bytes", type=click.IntRange(8, 1 << 20), default=250, show_default=True, help="Size of a message."
+)
+@click.option("--upload-mb", type=click.IntRange(16), default=512, show_default=True, help="MiB of each upload.")
+@click.option("--acks", type=click.IntRange(100), default=3_000, show_default=True, help="Number of single messages.")
 @data_option
 @json_option
 def cloud(messages: int, message_bytes: int, upload_mb: int, acks: int, data: Path | None, as_json: bool) -> None:
-    """The log in a local S3 server: uploads, history from there, and publishing beside it."""
-    from icestream_bench.cloud import measure_cloud  # noqa: PLC0415 - it needs a server that others need not have
+    """Measure a local S3 server as object store: uploads, reading history, and publishing during uploads."""
+    from icestream_bench.cloud import measure_cloud  # noqa: PLC0415 - needs a test server
 
     with _directory(data) as directory, _progress("cloud") as progress:
         figures = measure_cloud(
@@ -173,33 +203,34 @@ def cloud(messages: int, message_bytes: int, upload_mb: int, acks: int, data: Pa
 
 
 @command.command(epilog="Example: icestream bench otlp --requests 1000")
-@click.option("--items", type=click.IntRange(1, 20_000), default=512, show_default=True, help="Of each request.")
-@click.option("--streams", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests open at once.")
-@click.option("--requests", type=click.IntRange(64), default=2_000, show_default=True, help="Of each signal.")
-@click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Write the rows to their tables too.")
+@click.option("--items", type=click.IntRange(1, 20_000), default=512, show_default=True, help="Items of each request.")
+@click.option("--streams", type=click.IntRange(1, 64), default=8, show_default=True, help="Parallel requests.")
+@click.option("--requests", type=click.IntRange(64), default=2_000, show_default=True, help="Requests of each signal.")
+@click.option("--pipeline/--no-pipeline", default=True, show_default=True, help="Also write the rows to their tables.")
 @data_option
 @json_option
 def otlp(items: int, streams: int, requests: int, pipeline: bool, data: Path | None, as_json: bool) -> None:
-    """Spans and log records a second, acknowledged durably, through the OpenTelemetry door over gRPC."""
-    # Imported here: they need libraries that others need not have.
-    from icestream_bench.otlp import measure_otlp  # noqa: PLC0415
-    from icestream_bench.otlp_pipeline import pipeline_beside  # noqa: PLC0415
+    """Measure spans and log records a second that the OpenTelemetry door over gRPC acknowledges as durable."""
+    # Imported here: needs the telemetry extra.
+    from icestream_bench.otlp import measure_otlp, pipeline_writer  # noqa: PLC0415
 
     def measure(broker: BrokerProcess, _directory: Path, progress: Callable[[float], None]) -> dict[str, Any]:
-        with pipeline_beside(broker) if pipeline else nullcontext() as write:
+        with pipeline_writer(broker) if pipeline else nullcontext() as write:
             return measure_otlp(broker, items=items, streams=streams, requests=requests, progress=progress, write=write)
 
     _run("otlp", measure, data, as_json=as_json, otlp=True)
 
 
 @command.command(epilog="Example: icestream bench lookup --spans 1000000")
-@click.option("--spans", type=click.IntRange(1_000), default=10_000_000, show_default=True, help="Of the table.")
-@click.option("--lookups", type=click.IntRange(1), default=50, show_default=True, help="Of one trace each.")
+@click.option("--spans", type=click.IntRange(1_000), default=10_000_000, show_default=True, help="Spans of the table.")
+@click.option(
+    "--lookups", type=click.IntRange(1), default=50, show_default=True, help="Number of look-ups, of one trace each."
+)
 @data_option
 @json_option
 def lookup(spans: int, lookups: int, data: Path | None, as_json: bool) -> None:
-    """One trace among many: bytes read and time. No broker: the table is written and read as it is."""
-    # Imported here: it needs libraries that others need not have.
+    """Measure bytes and time to find one trace among many. Uses the table without a broker."""
+    # Imported here: needs the telemetry extra.
     from icestream.config import Settings  # noqa: PLC0415
     from icestream_bench.lookup import measure_lookup  # noqa: PLC0415
 

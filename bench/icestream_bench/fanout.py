@@ -1,7 +1,7 @@
-"""How soon a published message reaches the subscriptions of its topic, and what each of them costs.
+"""`bench fanout`: how soon a published message reaches the subscriptions of its topic, and what each of them costs.
 
-The floor is a bare Flight server with as many streams, each of which sends the same amount of messages at the same
-pace from memory to the same followers.
+The floor is a bare Flight server with as many streams. Each sends the same number of messages at the same pace, from
+memory, to the same followers.
 """
 
 import subprocess
@@ -18,16 +18,15 @@ import pyarrow as pa
 
 from icestream.broker_process import BrokerProcess
 from icestream.client import Client
-from icestream_bench.resources import cpu_seconds
-from icestream_bench.stamps import stamped
+from icestream_bench.figures import cpu_seconds
+from icestream_bench.floors import floor_server
+from icestream_bench.payloads import stamped
 
 TICK_MS = 5
-"""Messages are published in bursts, this long apart: a client cannot sleep for much less."""
+"""Time between bursts of messages. A client cannot sleep for much less."""
 TAIL_RATE = 1_000
-"""Messages a second, each sent by itself, to one plain consumer."""
+"""Single messages a second, for one plain consumer."""
 FOLLOWERS_A_PROCESS = 25
-_FOLLOWER = "icestream_bench.follower"
-_BARE = "icestream_bench.bare_fanout"
 
 
 def measure_fanout(
@@ -66,7 +65,7 @@ def measure_fanout(
 
 
 def _warm_up(broker: BrokerProcess) -> None:
-    """Wait until the broker has looked at the catalog, which it does once, and which takes its interpreter a second."""
+    """Wait until the broker has opened the catalog, which blocks its interpreter for a second, once."""
     with Client(broker.flight) as client:
         with client.producer("bench/warm") as producer:
             producer.send(b"").result()
@@ -122,15 +121,12 @@ def _run(
 
 def _floor(*, subscribers: int, seconds: int, message_bytes: int, rate: int) -> dict[str, Any]:
     burst, count = rate * TICK_MS // 1000, seconds * 1000 // TICK_MS
-    arguments = [str(message_bytes), str(burst), str(count), str(TICK_MS)]
-    with subprocess.Popen([sys.executable, "-m", _BARE, *arguments], stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = f"grpc://127.0.0.1:{server.stdout.readline().strip()}"
+    with floor_server("paced", message_bytes, burst, count, TICK_MS) as (port, pid):
+        address = f"grpc://127.0.0.1:{port}"
         with _followers("bare", address, "", subscribers, 0, burst * count) as followers:
-            cpu, began = cpu_seconds(server.pid), monotonic_ns()
+            cpu, began = cpu_seconds(pid), monotonic_ns()
             result = followers()
-            used, elapsed = cpu_seconds(server.pid) - cpu, (monotonic_ns() - began) / 1e9
-        server.terminate()
+            used, elapsed = cpu_seconds(pid) - cpu, (monotonic_ns() - began) / 1e9
     return {**result, "server_cpu_share": round(used / elapsed, 3), "sent_per_s": round(burst * count / elapsed)}
 
 
@@ -138,9 +134,9 @@ def _floor(*, subscribers: int, seconds: int, message_bytes: int, rate: int) -> 
 def _followers(
     mode: str, address: str, topic: str, subscribers: int, stopped: int, messages: int
 ) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Followers in processes of their own, connected; call for their figures, which waits until they have everything.
+    """Start and connect followers in processes of their own. The yielded function waits for their figures.
 
-    Several processes, because the interpreter of a single one would be what is measured.
+    There are several processes, because otherwise the interpreter of a single one would be measured.
     """
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder, ExitStack() as processes:
         running = []
@@ -148,7 +144,7 @@ def _followers(
             count = min(FOLLOWERS_A_PROCESS, subscribers - first)
             path = Path(folder) / f"{first}.npy"
             arguments = [mode, address, topic, first, count, 0 if first else stopped, messages, path]
-            command = [sys.executable, "-m", _FOLLOWER, *map(str, arguments)]
+            command = [sys.executable, "-m", "icestream_bench.follower", *map(str, arguments)]
             process = processes.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             running.append((process, path))
         for process, _ in running:

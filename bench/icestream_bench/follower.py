@@ -1,4 +1,4 @@
-"""The measuring end of `bench fanout`: followers that take down how old the messages were when they came."""
+"""The receiving side of `bench fanout`: followers that record the age of each message when it arrives."""
 
 import sys
 import threading
@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from icestream.client import Client
-from icestream_bench.stamps import ages_seconds
+from icestream_bench.payloads import ages_seconds
 
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 _BATCH_MESSAGES = 10_000
 
 
@@ -21,7 +21,7 @@ def subscribe(client: Client, topic: str, number: int, messages: int, ready: thr
         ready.wait()
         count = 0
         while count < messages:
-            batch = subscription.receive_batch(max_messages=_BATCH_MESSAGES, timeout=_PATIENCE_SECONDS)
+            batch = subscription.receive_batch(max_messages=_BATCH_MESSAGES, timeout=_TIMEOUT_SECONDS)
             if batch is None:
                 return
             count += batch.num_rows
@@ -37,10 +37,10 @@ def consume(client: Client, topic: str, messages: int, ready: threading.Barrier)
 
 
 def stop(client: Client, topic: str, ready: threading.Barrier, done: threading.Event) -> None:
-    """A subscriber that takes one message and then nothing more."""
+    """Receive one message and then nothing more, until the others are done."""
     with client.subscribe(topic, "stopped", start="earliest") as subscription:
         ready.wait()
-        subscription.receive(timeout=_PATIENCE_SECONDS)
+        subscription.receive(timeout=_TIMEOUT_SECONDS)
         done.wait()
 
 

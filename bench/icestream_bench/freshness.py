@@ -1,7 +1,7 @@
 """How long after its acknowledgement a message is visible in the table, and what the pipeline costs publishers.
 
-The pipeline runs as a process of its own, as it does beside a broker. LogSnapshot is what `wait_committed` tells: the
-broker has read the snapshot from the catalog. Nobody is in a hurry, so that the flush interval decides.
+The pipeline is a process of its own, as with `icestream serve`. A message is visible when `wait_committed` returns: the
+broker has read the snapshot from the catalog. Nothing asks for an early commit, so the flush interval decides.
 """
 
 import os
@@ -22,7 +22,7 @@ from icestream_bench.figures import Latencies
 
 _RATE = 1000
 _ACKS = 1500
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 _WARM_UP_SECONDS = 3.0
 
 
@@ -40,7 +40,7 @@ def measure_freshness(
     with Client(broker) as client:
         without = _acks(client, payload)
         with _pipeline(broker, data_dir, flush_interval_ms), client.producer(topic) as producer:
-            producer.send(payload).wait_committed(_PATIENCE_SECONDS)  # the session is up
+            producer.send(payload).wait_committed(_TIMEOUT_SECONDS)  # the session is up
             ages = _Ages(client, topic)
             watching = threading.Thread(target=ages.watch, daemon=True)
             watching.start()
@@ -55,7 +55,7 @@ def measure_freshness(
                     progress(number / seconds / _RATE * 0.8)
             producer.flush()
             ages.finish(acknowledging.last)
-            watching.join(_PATIENCE_SECONDS)
+            watching.join(_TIMEOUT_SECONDS)
             with_pipeline = _acks(client, payload)
     halves = ages.halves(_WARM_UP_SECONDS)
     return {
@@ -71,7 +71,7 @@ def measure_freshness(
 
 
 class _Ages:
-    """When messages were acknowledged, and how long later the table had them."""
+    """Records when messages are acknowledged, and how much later the table has them."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
@@ -89,21 +89,21 @@ class _Ages:
 
     def watch(self) -> None:
         while self._last is None or self._next <= self._last:
-            committed = self._client.wait_committed(self._topic, self._next, _PATIENCE_SECONDS, hurry=False)
+            committed = self._client.wait_committed(self._topic, self._next, _TIMEOUT_SECONDS, hurry=False)
             now = perf_counter()
             for offset in range(self._next, committed.committed_offset):
                 self.seconds.append(now - self._acknowledged.pop(offset))
             self._next = committed.committed_offset
 
     def halves(self, skip_seconds: float) -> tuple[float, float]:
-        """The medians of the first and the second half, to see whether it grows."""
+        """Return the medians of the first and the second half: a difference shows that the age grows."""
         kept = self.seconds[int(skip_seconds * _RATE) :] or self.seconds
         middle = max(1, len(kept) // 2)
         return Latencies.of(kept[:middle]).p50_ms, Latencies.of(kept[middle:] or kept).p50_ms
 
 
 class _Acknowledged:
-    """A receipt's callback."""
+    """The callback of receipts."""
 
     def __init__(self, ages: _Ages) -> None:
         self._ages = ages

@@ -1,8 +1,8 @@
-"""What it takes to find one trace among many: bytes read and time, in a table that was written as the pipeline does.
+"""`bench lookup`: bytes and time to find one trace in a table that is written as the pipeline writes it.
 
-Each look-up opens the catalog anew, as a process that has read nothing before; only the kernel keeps files in memory.
-Bytes are all that the process reads meanwhile, as the kernel counts them: catalog, manifests, footers, filters, rows.
-The floor is what a reader without filters has to do: look through the whole column.
+Each look-up opens the catalog anew, like a new process; only the kernel caches files. Bytes are all that the process
+reads meanwhile, as the kernel counts them: catalog, manifests, footers, filters, rows. The floor is a reader without
+filters, which scans the whole column.
 """
 
 import contextlib
@@ -26,8 +26,7 @@ from icestream.table.planning import FilePlan
 from icestream.table.scan import OpenFile, Request
 from icestream.telemetry import Signal
 from icestream.telemetry.topics import SORT_BY
-from icestream_bench.figures import Latencies
-from icestream_bench.resources import bytes_read
+from icestream_bench.figures import Latencies, bytes_read
 from icestream_bench.spans import SCHEMA, SPANS_A_TRACE, Spans
 
 _TOPIC = TopicName("bench", "traces")
@@ -45,10 +44,10 @@ def measure_lookup(settings: Settings, *, spans: int, lookups: int, progress: Pr
     nbytes = figures["table"]["bytes"]
     wanted = random.Random(2).choices(source.trace_ids, k=lookups + 1)
     traces = [f"trace_id = x'{trace_id.hex()}'" for trace_id in wanted]
-    _look_up(settings, traces.pop())  # what the first one loads of libraries is not what is measured
+    _look_up(settings, traces.pop())  # the first look-up also loads libraries
     figures["trace"] = _measured(settings, traces, nbytes)
     if figures["trace"]["rows"] != lookups * SPANS_A_TRACE:
-        raise RuntimeError(f"{figures['trace']['rows']} spans were found of {lookups} traces")
+        raise RuntimeError(f"{figures['trace']['rows']} spans of {lookups} traces were found")
     progress(0.95)
     figures["ten_seconds"] = _measured(settings, [_some_time(spans)], nbytes)
     figures["floor_column_scan"] = _column_scan(settings, wanted[0], nbytes)
@@ -88,7 +87,7 @@ def _filter_bytes(footer: pq.FileMetaData) -> int:
 
 
 def _look_up(settings: Settings, text: str) -> int:
-    """From an unopened catalog to the rows."""
+    """Open the catalog and read the matching rows; return their number."""
     with contextlib.closing(Tables(settings)) as tables:
         table = tables.find(_TOPIC)
         assert table is not None
@@ -122,7 +121,7 @@ def _measured(settings: Settings, filters: list[str], nbytes: int) -> dict[str, 
 
 
 def _opened(settings: Settings, text: str) -> tuple[int, int]:
-    """The files and row groups that a look-up has to read."""
+    """Return how many files and row groups a look-up reads."""
     groups = files = 0
     with contextlib.closing(Tables(settings)) as tables:
         table = tables.find(_TOPIC)
@@ -136,14 +135,14 @@ def _opened(settings: Settings, text: str) -> tuple[int, int]:
 
 
 def _some_time(spans: int) -> str:
-    """A short time in the middle of the table."""
+    """Return a filter for ten seconds in the middle of the table."""
     middle = Spans.time_us(spans // 2)
     begin, end = (pa.scalar(time, SCHEMA.field("time").type) for time in (middle, middle + _SECONDS * 10**6))
     return f"time >= '{begin.as_py().isoformat()}' and time < '{end.as_py().isoformat()}'"
 
 
 def _column_scan(settings: Settings, trace_id: bytes, nbytes: int) -> dict[str, Any]:
-    """Parquet's own reader over the one column of all files."""
+    """Read the column of all files with Parquet's own reader."""
     with contextlib.closing(Tables(settings)) as tables:
         table = tables.find(_TOPIC)
         assert table is not None
@@ -154,7 +153,7 @@ def _column_scan(settings: Settings, trace_id: bytes, nbytes: int) -> dict[str, 
             for batch in file.iter_batches(columns=["trace_id"]):
                 rows += pc.sum(pc.equal(batch.column(0), trace_id)).as_py() or 0
     if rows != SPANS_A_TRACE:
-        raise RuntimeError(f"{rows} spans were found of a trace")
+        raise RuntimeError(f"{rows} spans of one trace were found")
     read = bytes_read() - before
     return {
         "bytes": read,

@@ -1,24 +1,28 @@
-"""How many spans and log records a second are acknowledged, durably, through the OTLP door over gRPC.
+"""`bench otlp`: how many spans and log records a second the OTLP door over gRPC acknowledges as durable.
 
-Beside it two floors on the same machine: the conversion to rows alone, and a gRPC server that does nothing with the
-same requests. Rates are told by the clock and by the processor time of the server's process: the first depends on what
-else runs, the client itself included; the second says what one core can do. With a pipeline beside the broker the rows
-are written to their tables after each run, and that is told in the same way.
+There are two floors: the conversion to rows alone, and a gRPC server that drops the same requests. Each rate is given
+by the clock and by the processor time of the server's process. The first depends on what else runs, including the
+client; the second shows what one core can do. With a pipeline the rows are written to their tables after each run, and
+that rate is given in the same way: it shows whether one core can write what another one receives.
 """
 
 import contextlib
 import json
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 from icestream.broker_process import BrokerProcess
+from icestream.client import Client
+from icestream.config import Settings
 from icestream.telemetry import Signal
-from icestream_bench.figures import Latencies
+from icestream_bench.figures import Latencies, cpu_seconds, tree_cpu_seconds
+from icestream_bench.floors import floor_server
 from icestream_bench.otlp_convert import logs_request, measure, traces_request
-from icestream_bench.resources import cpu_seconds
 
 _ROUNDS = 20
 _SIGNALS = (Signal.TRACES, Signal.LOGS)
@@ -33,16 +37,16 @@ def measure_otlp(
     progress: Callable[[float], None],
     write: Callable[[], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """`write` brings what is in the log into the tables, and tells how fast (`icestream_bench.otlp_pipeline`)."""
+    """Measure both signals. `write` writes the log to the tables and returns its rates: see `pipeline_writer`."""
     figures: dict[str, Any] = {"items_a_request": items, "streams": streams, "requests": requests}
     address = broker.doors["otlp_grpc"].removeprefix("http://")
-    if write is not None:  # tables are made, and Spark's workers are warm
+    if write is not None:  # creates the tables, and starts Spark's workers
         for signal in _SIGNALS:
             _send(address, broker.pid, signal, items, streams, streams)
         write()
-    with _bare_server() as (bare_address, bare_pid):
+    with floor_server("otlp") as (bare_port, bare_pid):
         for number, signal in enumerate(_SIGNALS):
-            bare = _send(bare_address, bare_pid, signal, items, streams, requests)
+            bare = _send(f"127.0.0.1:{bare_port}", bare_pid, signal, items, streams, requests)
             progress(number / 2 + 0.15)
             durable = _send(address, broker.pid, signal, items, streams, requests)
             progress(number / 2 + 0.4)
@@ -63,7 +67,7 @@ def measure_otlp(
 
 
 def _send(address: str, pid: int, signal: Signal, items: int, streams: int, requests: int) -> dict[str, Any]:
-    """What a client's process saw, and what the server's process used meanwhile."""
+    """Send requests from a process of its own; return its rates, and the server's processor time."""
     command = [
         sys.executable,
         "-m",
@@ -91,12 +95,27 @@ def _send(address: str, pid: int, signal: Signal, items: int, streams: int, requ
 
 
 @contextlib.contextmanager
-def _bare_server() -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "icestream_bench.bare_otlp"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            yield f"127.0.0.1:{server.stdout.readline().strip()}", server.pid
-        finally:
-            server.stdin.close()
+def pipeline_writer(broker: BrokerProcess) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Start a Spark session; yield a function that writes all durable rows to their tables and returns the rates."""
+    # Imported here: loading Spark takes a second, and the measurement also works without it.
+    from icestream_bench.pipeline import session, write_all  # noqa: PLC0415
+
+    with Client(broker.flight) as client, session(Settings(data_dir=broker.data_dir), client) as (runner, _):
+
+        def write() -> dict[str, Any]:
+            began, used = perf_counter(), -_cpu_seconds(broker)
+            rows = write_all(runner)
+            seconds, used = perf_counter() - began, used + _cpu_seconds(broker)
+            return {
+                "rows": rows,
+                "per_s": round(rows / seconds),
+                "per_core_s": round(rows / max(used, 0.01)),
+                "cores_used": round(used / seconds, 2),
+            }
+
+        yield write
+
+
+def _cpu_seconds(broker: BrokerProcess) -> float:
+    """Return the processor time of this process, which is Spark's driver, and its children without the broker."""
+    return tree_cpu_seconds(os.getpid()) - tree_cpu_seconds(broker.pid)

@@ -1,8 +1,8 @@
-"""Sends OTLP requests over gRPC as fast as they are answered: a process of its own, so that it has its own interpreter.
+"""Sends OTLP requests over gRPC as fast as they are acknowledged, in a process with its own interpreter.
 
-`python -m icestream_bench.otlp_client ADDRESS SIGNAL ITEMS STREAMS REQUESTS` prints what it saw as JSON. Each stream
-has a connection and waits for each answer, as exporters do. The bytes of a request are made once, for all. What is sent
-first is not counted: the server's caches fill, and its memory is new.
+`python -m icestream_bench.otlp_client ADDRESS SIGNAL ITEMS STREAMS REQUESTS` prints its figures as JSON. Each stream
+has a connection and waits for each response, as exporters do. All requests have the same bytes. A warm-up is not
+counted: the server fills its caches.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""How fast OTLP requests become rows, on one core: `python -m icestream_bench.otlp_convert`.
+"""How fast OTLP requests become rows on one core: `python -m icestream_bench.otlp_convert`.
 
-The floor is protobuf's own parser on the same bytes. Times are the process's own CPU time, so that other programs on
-the machine show as little as they can; of many rounds the best and the median are told.
+The floor is protobuf's own parser on the same bytes. Times are the CPU time of this process, so that other programs
+affect them little. The report has the best and the median of many rounds.
 """
 
 import json
@@ -40,7 +40,7 @@ class Conversion:
 
 
 def traces_request(source: random.Random, items: int = ITEMS) -> Any:
-    """Spans of one service, every tenth with an event."""
+    """Return a request with spans of one service, every tenth with an event."""
     request = REQUESTS[Signal.TRACES]()
     group = request.resource_spans.add()
     _describe(group.resource, source)
@@ -66,7 +66,7 @@ def traces_request(source: random.Random, items: int = ITEMS) -> Any:
 
 
 def logs_request(source: random.Random, items: int = ITEMS) -> Any:
-    """Log records of one service, with bodies of text."""
+    """Return a request with log records of one service, with text bodies."""
     request = REQUESTS[Signal.LOGS]()
     group = request.resource_logs.add()
     _describe(group.resource, source)
@@ -93,7 +93,7 @@ def _describe(resource: Any, source: random.Random) -> None:
 
 
 def _attributes(home: Any, count: int, source: random.Random) -> None:
-    """Mostly text, some numbers, a bool: as instrumentations send them."""
+    """Add attributes as instrumentations send them: mostly text, some numbers, a bool."""
     for number in range(count):
         value = home.add(key=f"http.request.attribute{number}").value
         if number % 5 == 0:

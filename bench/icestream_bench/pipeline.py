@@ -1,7 +1,7 @@
-"""From log to table: how fast a backlog goes, what a pass costs, how fresh the table is.
+"""`bench pipeline`: how fast a backlog reaches the table, what a pass costs, how fresh the table is.
 
-The floor is one process that reads the same messages as Arrow from a file in memory and writes one Parquet file with
-the same codec: no broker, no Spark, no commit.
+The floor is one process that reads the same messages as Arrow from memory and writes one Parquet file with the same
+codec: no broker, no Spark, no commit.
 """
 
 import contextlib
@@ -89,14 +89,14 @@ def session(settings: Settings, client: Client) -> Iterator[tuple[Runner, float]
 
 
 def _drain(runner: Runner) -> float:
-    """Seconds until everything is in the tables."""
+    """Write all messages to the tables; return the seconds."""
     began = perf_counter()
     write_all(runner)
     return perf_counter() - began
 
 
 def write_all(runner: Runner) -> int:
-    """Bring everything that is durable into the tables; how many messages that were. Raises if it cannot."""
+    """Write all durable messages to the tables and return their number; raise if a topic fails."""
     figures = runner.drain(threading.Event())
     for topic in figures.topics.values():
         if topic.error is not None:
@@ -144,7 +144,7 @@ def _floor_seconds(client: Client, topic: str, messages: int, settings: Settings
 
 
 def _singles(client: Client, runner: Runner, batch: pa.RecordBatch, count: int) -> dict[str, Any]:
-    """Frames of one message each, as producers make them that do not batch."""
+    """Measure frames of one message each, as producers without batching make them."""
     payloads = batch.column("payload").slice(0, 1000).to_pylist()
     producers = [
         client.producer("bench/singles", max_batch_messages=1, max_in_flight=MAX_IN_FLIGHT) for _ in range(_PRODUCERS)

@@ -1,4 +1,4 @@
-"""How many messages a second become durable: batches, single sends, many producers, many topics."""
+"""`bench produce`: durable messages a second in batches, single sends, by many producers, on many topics."""
 
 import os
 import threading
@@ -53,7 +53,7 @@ def measure_produce(
 
 
 def _batches(client: Client, directory: Path, messages: int, message_bytes: int) -> dict[str, Any]:
-    """Batches of 1,000 messages in turns with bare writes of as many bytes, each synced."""
+    """Alternate batches of 1,000 messages with bare writes of as many bytes, each synced."""
     batch = message_batch([os.urandom(message_bytes) for _ in range(_BATCH_MESSAGES)])
     count = max(1, messages // _BATCH_MESSAGES // _ROUNDS)
     floor = SyncFloor(directory)
@@ -100,7 +100,7 @@ def _sends(client: Client, messages: int, message_bytes: int) -> dict[str, Any]:
 
 
 def _producers(broker: str, message_bytes: int, count: int = 16, messages: int = 400) -> dict[str, Any]:
-    """Producers that wait for each acknowledgement: alone, many of one client, many with a connection each."""
+    """Measure producers that wait for each acknowledgement: one, many of one client, many with a connection each."""
     one = _waiting_rate(broker, 1, 1, messages * 4, message_bytes)
     together = _waiting_rate(broker, count, 1, messages, message_bytes)
     apart = _waiting_rate(broker, count, count, messages, message_bytes)
@@ -140,7 +140,7 @@ def _waiting_rate(broker: str, count: int, connections: int, messages: int, mess
 
 
 def _singles(client: Client, topics: list[str], message_bytes: int, rounds: int = 10) -> float:
-    """One producer per entry; each sends one message at a time, all of them at once."""
+    """Start one producer per topic; each sends one message at a time, all of them in parallel."""
     payload = os.urandom(message_bytes)
     producers = [client.producer(topic) for topic in topics]
     for receipt in [producer.send(payload) for producer in producers]:

@@ -1,12 +1,10 @@
-"""How fast history comes back: from the log, and from the table once the log has let it go.
+"""`bench replay`: how fast history is read from the log, and from the table once the log is pruned.
 
-The floors are, in the same run: Parquet's own reader over the table's files, and a bare Flight server that sends the
-same batches from memory.
+The floors, in the same run: Parquet's own reader over the table's files, and a bare Flight server that sends the same
+batches from memory.
 """
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -24,19 +22,19 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
 from icestream.table import Tables, TableSpec, TopicTable
+from icestream_bench.figures import process_resources
+from icestream_bench.floors import floor_server
 from icestream_bench.payloads import BATCH_MESSAGES, publish, random_batch
-from icestream_bench.resources import process_resources
 
 _TOPIC = "bench/replay"
 _MANY_FILES_TOPIC = "bench/many-files"
 _FEW_FILES_TOPIC = "bench/few-files"
-_RANGE_MESSAGES = 500_000  # of one data file, about what the pipeline writes
+_RANGE_MESSAGES = 500_000  # in one data file, about as many as the pipeline writes
 _FILES_A_COMMIT = 500
 _FEW_FILES = 1_500
 _ROWS_A_FILE = 10
 _SMALL_SEGMENT_BYTES = 1 << 20
 _WRITE_BYTES = 256 << 20
-_BARE_READ = "icestream_bench.bare_read"
 
 Progress = Callable[[float], None]
 
@@ -89,7 +87,7 @@ def _arrow_rate(broker: BrokerProcess, start: int, end: int) -> int:
             count = sum(int(batch.num_rows) for batch in consumer.batches())
         seconds = perf_counter() - began
     if count != end - start:
-        raise RuntimeError(f"{count} messages came, not {end - start}")
+        raise RuntimeError(f"{count} messages were read instead of {end - start}")
     return round(count / seconds)
 
 
@@ -100,12 +98,12 @@ def _python_rate(broker: BrokerProcess, end: int) -> int:
             count = sum(1 for _ in consumer)
         seconds = perf_counter() - began
     if count != end:
-        raise RuntimeError(f"{count} messages came, not {end}")
+        raise RuntimeError(f"{count} messages were read instead of {end}")
     return round(count / seconds)
 
 
 def _move_to_table(broker: BrokerProcess) -> tuple[int, list[str]]:
-    """Write the log into the table and let it go; where the log begins now, and the table's files below that."""
+    """Write the log to the table and prune it; return the log's new start, and the table's files below that."""
     broker.terminate()
     with IcebergStorage(Settings(data_dir=broker.data_dir)) as storage, _table(storage, _TOPIC) as (topic, opened):
         table = opened
@@ -116,7 +114,7 @@ def _move_to_table(broker: BrokerProcess) -> tuple[int, list[str]]:
             files = table.writer().write(topic.read(reader, end=end), max_memory_bytes=_WRITE_BYTES)
             table = table.commit(files, start=start, end=end, epoch=topic.record.epoch)
             paths += [(file.last_offset, file.data_file.file_path) for file in files]
-        table_end = _let_go(storage, topic)
+        table_end = _prune(storage, topic)
     broker.start()
     return table_end, [path for last, path in paths if last < table_end]
 
@@ -134,11 +132,11 @@ def _table(storage: IcebergStorage, name: str) -> Iterator[tuple[Topic, TopicTab
         )
 
 
-def _let_go(storage: IcebergStorage, topic: Topic) -> int:
-    """Prune what the table has; the catalog was read back before."""
+def _prune(storage: IcebergStorage, topic: Topic) -> int:
+    """Prune the messages that the table has; return the log's new start."""
     storage.table_watch.hint(topic.name)
     if storage.table_watch.wait(topic, topic.log.durable_end, timeout_seconds=60) is None:
-        raise RuntimeError("the table was not seen")
+        raise RuntimeError("the storage does not see the table")
     topic.log.prune(topic.log.durable_end)
     if topic.log.start_offset == 0:
         raise RuntimeError("the log has one segment only: measure with more messages")
@@ -155,21 +153,19 @@ def _parquet_rate(files: list[str]) -> int:
 
 
 def _bare_flight_rate(message_bytes: int, messages: int) -> int:
-    """A process that sends the same amount from memory, and this one that takes it."""
-    command = [sys.executable, "-m", _BARE_READ, str(message_bytes), str(messages)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        port = server.stdout.readline().strip()
-        with flight.connect(f"grpc://127.0.0.1:{port}") as client:
-            began = perf_counter()
-            count = sum(int(chunk.data.num_rows) for chunk in client.do_get(flight.Ticket(b"all")))
-            rate = count / (perf_counter() - began)
-        server.terminate()
+    """Receive as many messages from a server that sends them from memory."""
+    with (
+        floor_server("memory", message_bytes, messages) as (port, _),
+        flight.connect(f"grpc://127.0.0.1:{port}") as client,
+    ):
+        began = perf_counter()
+        count = sum(int(chunk.data.num_rows) for chunk in client.do_get(flight.Ticket(b"all")))
+        rate = count / (perf_counter() - began)
     return round(rate)
 
 
 def _many_files(data_dir: Path, files: int) -> dict[str, Any]:
-    """A topic whose history lies in very many files: when its first message comes."""
+    """Measure the first message of a topic whose history is in very many files."""
     messages = files * _ROWS_A_FILE
     with BrokerProcess(data_dir, environ={"ICESTREAM_WAL__MAX_FILE_SIZE": str(_SMALL_SEGMENT_BYTES)}) as broker:
         few = _FEW_FILES * _ROWS_A_FILE
@@ -181,7 +177,7 @@ def _many_files(data_dir: Path, files: int) -> dict[str, Any]:
             for name in (_FEW_FILES_TOPIC, _MANY_FILES_TOPIC):
                 with _table(storage, name) as (topic, table):
                     _write_many(topic, table)
-                    _let_go(storage, topic)
+                    _prune(storage, topic)
         broker.start()
         with Client(broker.flight) as client:
             opening = _first_message_seconds(client, _FEW_FILES_TOPIC, few)  # opens the catalog

@@ -1,4 +1,4 @@
-"""Spans as services send them, made by column: traces of a few spans that arrive together, of many services."""
+"""Generates spans by column, as many services send them: traces of a few spans that arrive together."""
 
 import random
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ SCHEMA = stream_schema(topic_schema(Signal.TRACES))
 
 
 class Spans:
-    """An endless stream of spans; the same for the same seed."""
+    """An endless stream of spans, the same for the same seed."""
 
     def __init__(self, seed: int = 1) -> None:
         self._random = np.random.default_rng(seed)
         self._templates = pa.Table.from_batches(_templates(random.Random(seed))).combine_chunks()
         self.trace_ids: list[bytes] = []
-        """One of each batch."""
+        """One trace of each batch."""
 
     def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         for first in range(start, end, SPANS_A_BATCH):
@@ -57,11 +57,11 @@ class Spans:
 
     @staticmethod
     def time_us(offset: Any) -> Any:
-        """When a span begins, and is published."""
+        """Return when a span begins and is published."""
         return START_NANOS // 1_000 + _SPAN_MICROS * offset
 
     def _order(self, count: int) -> np.ndarray:
-        """The trace of each span: those of a few traces come mixed with each other."""
+        """Return the trace of each span: the spans of a few traces are mixed."""
         traces = np.arange(count) // SPANS_A_TRACE
         mixed = SPANS_A_TRACE * _TRACES_AT_A_TIME
         for begin in range(0, count, mixed):
