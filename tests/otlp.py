@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from icestream.telemetry import Signal
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.schemas import REQUESTS
 
 MAX_ITEMS = 3
 MAX_DEPTH = 4

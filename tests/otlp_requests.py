@@ -3,7 +3,7 @@
 from typing import Any
 
 from icestream.telemetry import Signal
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.schemas import REQUESTS
 
 START = 1_700_000_000_123_456_789
 

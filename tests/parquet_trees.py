@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icestream.telemetry import Signal, to_batch
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.schemas import REQUESTS
 
 START = 1_700_000_000_123_456_789
 SPANS_A_REQUEST = 50

@@ -14,7 +14,7 @@ from time import process_time
 from typing import Any
 
 from icestream.telemetry import Signal, to_batch
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.schemas import REQUESTS
 
 ITEMS = 512
 SPAN_ATTRIBUTES = 10

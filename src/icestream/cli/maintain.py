@@ -17,7 +17,7 @@ from icestream.cli.output import NOTHING, console, count_text, plural, print_jso
 from icestream.cli.settings import read_settings, require_shared_catalog
 from icestream.model.names import TopicName
 from icestream.pipeline.child_process import read_settings as settings_of_parent
-from icestream.pipeline.maintenance.report import Figures, Step, StepReport, TopicReport
+from icestream.pipeline.maintenance.report import MaintenanceFigures, MaintenanceStep, StepReport, TopicReport
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.pipeline.maintenance.session import SparkSql
 from icestream.table import Tables
@@ -70,8 +70,13 @@ def command(
     if child:
         os.nice(_NICE)
         threading.Thread(target=_end_with_stdin, name="parent-watch", daemon=True).start()
-    chosen = {Step.COMPACT: compact, Step.MANIFESTS: manifests, Step.EXPIRE: expire, Step.ORPHANS: orphans}
-    steps = [step for step in Step if chosen[step] or not any(chosen.values())]
+    chosen = {
+        MaintenanceStep.COMPACT: compact,
+        MaintenanceStep.MANIFESTS: manifests,
+        MaintenanceStep.EXPIRE: expire,
+        MaintenanceStep.ORPHANS: orphans,
+    }
+    steps = [step for step in MaintenanceStep if chosen[step] or not any(chosen.values())]
     began = time.monotonic()
     with (
         _progress() as (on_progress, on_status),
@@ -127,7 +132,7 @@ def _print(reports: list[TopicReport], seconds: float, *, dry_run: bool) -> None
     out.print(f"{plural(len(reports), 'table')} in {seconds:.1f} s" + (", nothing was changed" if dry_run else ""))
 
 
-def _figures(figures: Figures | None) -> list[str]:
+def _figures(figures: MaintenanceFigures | None) -> list[str]:
     if figures is None:
         return [NOTHING] * 5
     small = f"{count_text(figures.small_files)} ({size_text(figures.small_bytes)})"
@@ -142,21 +147,21 @@ def _step(step: StepReport, *, dry_run: bool) -> str:
     match step.step:
         case _ if not step.is_needed or (not dry_run and not done):
             return ""
-        case Step.COMPACT if dry_run:
+        case MaintenanceStep.COMPACT if dry_run:
             return f"compact {plural(planned['files'], 'file')} ({size_text(planned['bytes'])})"
-        case Step.COMPACT:
+        case MaintenanceStep.COMPACT:
             old, new = done.get("rewritten_data_files_count", 0), done.get("added_data_files_count", 0)
             return f"{plural(old, 'file')} compacted to {count_text(new)}{lost}"
-        case Step.MANIFESTS if dry_run:
+        case MaintenanceStep.MANIFESTS if dry_run:
             return f"join {plural(planned['manifests'], 'manifest')}"
-        case Step.MANIFESTS:
+        case MaintenanceStep.MANIFESTS:
             old, new = done.get("rewritten_manifests_count", 0), done.get("added_manifests_count", 0)
             return f"{plural(old, 'manifest')} joined to {count_text(new)}{lost}"
-        case Step.EXPIRE if dry_run:
+        case MaintenanceStep.EXPIRE if dry_run:
             return f"expire {plural(planned['snapshots'], 'snapshot')}"
-        case Step.EXPIRE:
+        case MaintenanceStep.EXPIRE:
             removed = plural(sum(done.values()), "file")
             return f"{plural(planned['snapshots'], 'snapshot')} expired, {removed} removed{lost}"
-        case Step.ORPHANS:
+        case MaintenanceStep.ORPHANS:
             files = plural(planned["files"], "orphan file")
             return f"remove {files}" if dry_run else f"{files} removed"

@@ -24,7 +24,15 @@ from icestream.cli.output import (
 )
 from icestream.cli.settings import read_settings
 from icestream.client import BrokerEndpoint, Client
-from icestream.migration import WAITING, FileReport, Migration, MigrationReport, Request, Wishes, open_source
+from icestream.migration import (
+    WAITING,
+    ColumnOptions,
+    FileReport,
+    Migration,
+    MigrationReport,
+    MigrationRequest,
+    open_source,
+)
 from icestream.telemetry import Signal
 
 _LINE_EVERY_SECONDS = 10.0
@@ -78,7 +86,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 @click.option(
     "--batch-rows",
     type=click.IntRange(1, 1_000_000),
-    default=Request.batch_rows,
+    default=MigrationRequest.batch_rows,
     show_default=True,
     metavar="N",
     help="Most rows of a published batch, and in memory.",
@@ -113,12 +121,12 @@ def parquet_to_iceberg(
         raise click.UsageError("Give --tenant or --topic.")
     if topic is not None and (signal is not None or dataset is not None):
         raise click.UsageError("--signal and --dataset belong to --tenant.")
-    request = Request(
+    request = MigrationRequest(
         tenant=tenant,
         dataset=dataset,
         signal=None if signal is None else Signal(signal),
         topic=topic,
-        wishes=Wishes(rename, frozenset(ignore)),
+        column_options=ColumnOptions(rename, frozenset(ignore)),
         batch_rows=batch_rows,
         dry_run=dry_run,
         wait=wait,

@@ -21,20 +21,20 @@ and `convert` make the topic's columns of its own and of its folders' names (`pa
 `judge` decides what is to be done with a file, `publish` does it, `verify` proves it.
 """
 
-from icestream.migration.mapping import Wishes
-from icestream.migration.report import FileReport, MigrationReport, State
-from icestream.migration.run import WAITING, Migration, Progress, Request
-from icestream.migration.sources import Source, open_source
+from icestream.migration.mapping import ColumnOptions
+from icestream.migration.report import FileReport, FileState, MigrationReport
+from icestream.migration.run import WAITING, Migration, MigrationRequest, ProgressListener
+from icestream.migration.sources import FileSource, open_source
 
 __all__ = [
     "WAITING",
+    "ColumnOptions",
     "FileReport",
+    "FileSource",
+    "FileState",
     "Migration",
     "MigrationReport",
-    "Progress",
-    "Request",
-    "Source",
-    "State",
-    "Wishes",
+    "MigrationRequest",
+    "ProgressListener",
     "open_source",
 ]

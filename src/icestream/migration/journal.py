@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from icestream.client import Client
-from icestream.migration.calls import patiently
 from icestream.migration.mapping import envelope_of
 from icestream.migration.parquet_files import PRODUCER_PREFIX, Identity, ParquetSource
-from icestream.migration.report import FileReport, State
-from icestream.migration.sources import Found, Source
-from icestream.migration.target import Target
+from icestream.migration.report import FileReport, FileState
+from icestream.migration.retries import with_retries
+from icestream.migration.sources import FileSource, FoundFile
+from icestream.migration.target import MigrationTarget
 from icestream.model.errors import OffsetOutOfRangeError
 from icestream.model.messages import ENVELOPE, MESSAGE_SCHEMA
 from icestream.model.names import TopicName
@@ -82,7 +82,7 @@ class Journal:
         """Take in what the topic has now."""
         end = self._end()
         if end - self._seen_end != self._own_rows:
-            for producer, found in patiently(lambda: self._ask(self._seen_end, end)).items():
+            for producer, found in with_retries(lambda: self._ask(self._seen_end, end)).items():
                 self._present[producer] = self._present.get(producer, NOTHING) + found
         else:  # nobody but this migration has published
             for producer, found in self._own.items():
@@ -103,7 +103,7 @@ class Journal:
             self._own_rows += count
 
     def _end(self) -> int:
-        return patiently(lambda: self._client.describe_topic(self._topic)).durable_end
+        return with_retries(lambda: self._client.describe_topic(self._topic)).durable_end
 
     def _ask(self, start: int, end: int) -> dict[str, Present]:
         if end <= start:
@@ -130,17 +130,19 @@ class Journal:
 # published much, and once more in the end: where two runs sent copies at the same moment, the later one to end says so.
 
 
-class Judged(Protocol):
+class JudgedFile(Protocol):
     """What is looked at of a file."""
 
-    found: Found
+    found: FoundFile
     report: FileReport
     identity: Identity
     schema: pa.Schema
 
 
 class Judge:
-    def __init__(self, client: Client, source: Source, target: Target, journal: Journal, *, again: bool) -> None:
+    def __init__(
+        self, client: Client, source: FileSource, target: MigrationTarget, journal: Journal, *, again: bool
+    ) -> None:
         self._client = client
         self._source = source
         self._target = target
@@ -158,64 +160,64 @@ class Judge:
                 self._contents[identity.path].add(identity.content)
                 self._paths[identity.content].add(identity.path)
 
-    def judge(self, files: Sequence[Judged]) -> None:
+    def judge(self, files: Sequence[JudgedFile]) -> None:
         self._own_paths = {file.identity.path for file in files}
         for file in files:
             self._judge(file)
 
-    def judge_again(self, file: Judged) -> bool:
+    def judge_again(self, file: JudgedFile) -> bool:
         """Right before its rows are sent: whether they still may be."""
         if self._journal.refresh():
             self._take_in()
             if not self._journal.of(file.identity.producer).rows:
                 self._refuse_others(file)
-        return file.report.state is not State.REFUSED
+        return file.report.state is not FileState.REFUSED
 
-    def find_doubles(self, files: Sequence[Judged]) -> None:
+    def find_doubles(self, files: Sequence[JudgedFile]) -> None:
         """Of files whose rows this run has sent: those that another run sent under another name at the same time."""
         self._take_in()
         for file in files:
             if file.report.published and not self._again and self._paths[file.identity.content] - self._own_paths:
                 file.report.fail(
-                    State.DIFFERENT,
+                    FileState.DIFFERENT,
                     "another migration brought the same content in from another path at the same time: "
                     "the topic has its rows twice",
                 )
 
-    def _judge(self, file: Judged) -> None:
+    def _judge(self, file: JudgedFile) -> None:
         report, identity = file.report, file.identity
         present = self._journal.of(identity.producer)
         if not report.rows:
-            report.state = State.EMPTY
+            report.state = FileState.EMPTY
         elif present.rows:
-            report.state = State.PUBLISHED if present.end_sequence == report.rows else State.BEGUN
+            report.state = FileState.PUBLISHED if present.end_sequence == report.rows else FileState.BEGUN
             if not present.is_whole or present.end_sequence > report.rows:
                 report.fail(
-                    State.DIFFERENT,
+                    FileState.DIFFERENT,
                     f"the topic has {present.rows} rows of it, numbered {present.first_sequence} to "
                     f"{present.end_sequence - 1}; `icestream verify` tells whether the log has lost some",
                 )
         elif self._is_of_topic(file):
-            report.fail(State.REFUSED, "its rows are in this topic, under the offsets that the file names")
+            report.fail(FileState.REFUSED, "its rows are in this topic, under the offsets that the file names")
         else:
             self._refuse_others(file)
 
-    def _refuse_others(self, file: Judged) -> None:
+    def _refuse_others(self, file: JudgedFile) -> None:
         """What the topic has of the same path, or of the same content, must not have come from elsewhere."""
         report, identity = file.report, file.identity
         if self._again:
             return
         if self._contents[identity.path]:
             report.fail(
-                State.REFUSED,
+                FileState.REFUSED,
                 "another version of this file was migrated before; --again brings this one in beside it",
             )
         elif self._paths[identity.content] - self._own_paths:
             report.fail(
-                State.REFUSED, "the same content was migrated from another path; --again brings it in once more"
+                FileState.REFUSED, "the same content was migrated from another path; --again brings it in once more"
             )
 
-    def _is_of_topic(self, file: Judged) -> bool:
+    def _is_of_topic(self, file: JudgedFile) -> bool:
         """Whether the file was written from this very topic: its first row stands where the file says it stood."""
         columns = envelope_of(file.schema)
         if columns is None or not self._target.exists:

@@ -24,7 +24,7 @@ from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.telemetry import Signal
 from icestream.telemetry.arrays import timestamps
-from icestream.telemetry.options import SERVICE_NAME
+from icestream.telemetry.schemas import SERVICE_NAME
 
 # --------------------
 # Values of one Arrow type as another one's, where nothing can be lost on the way.
@@ -312,7 +312,7 @@ Make = Callable[[Columns, int], pa.Array]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ColumnOptions:
     """What the caller says about columns."""
 
     renames: Mapping[str, str] = field(default_factory=dict)
@@ -360,7 +360,7 @@ class ColumnMap:
 def map_columns(
     found: pa.Schema,
     wanted: pa.Schema,
-    wishes: Wishes,
+    column_options: ColumnOptions,
     *,
     partitions: Partitions | None = None,
     signal: Signal | None = None,
@@ -370,9 +370,9 @@ def map_columns(
     `InvalidMessageError` is about the value of a folder, any other `InvalidRequestError` about the columns.
     """
     folders = {name: value for name, value in (partitions or {}).items() if name not in found.names}
-    names = _named([*found.names, *folders], wishes)
+    names = _named([*found.names, *folders], column_options)
     problems: list[str] = []
-    dropped = _dropped(found, wanted, partitions or {}, names, wishes)
+    dropped = _dropped(found, wanted, partitions or {}, names, column_options)
     unknown = [name for name, target in names.items() if target not in wanted.names and name not in dropped]
     if unknown:
         said = (repr(name) + (" of its folders" if name in folders else "") for name in unknown)
@@ -409,11 +409,11 @@ def map_columns(
     return ColumnMap(wanted, (*direct, *filled, *derived, *absent), tuple(dropped), tuple(notes))
 
 
-def _named(found: Sequence[str], wishes: Wishes) -> dict[str, str]:
+def _named(found: Sequence[str], column_options: ColumnOptions) -> dict[str, str]:
     """By the names of the file's columns, those of the topic that they are meant for; ignored ones are left out."""
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise InvalidRequestError(f"column {twice[0]!r} is there twice", operation=_OPERATION)
-    names = {name: wishes.renames.get(name, name) for name in found if name not in wishes.ignored}
+    names = {name: column_options.renames.get(name, name) for name in found if name not in column_options.ignored}
     taken: dict[str, str] = {}
     for name, target in names.items():
         if target in taken:
@@ -427,12 +427,12 @@ def _named(found: Sequence[str], wishes: Wishes) -> dict[str, str]:
 
 
 def _dropped(
-    found: pa.Schema, wanted: pa.Schema, partitions: Partitions, names: Mapping[str, str], wishes: Wishes
+    found: pa.Schema, wanted: pa.Schema, partitions: Partitions, names: Mapping[str, str], column_options: ColumnOptions
 ) -> list[str]:
     """Columns that only repeat where a row was stored, unless the topic has them or the caller a place for them."""
     own = envelope_of(found) or []
     own = own if not set(own) & set(wanted.names) else []
-    free = {*partitions} - {*wanted.names, *own, *wishes.renames}
+    free = {*partitions} - {*wanted.names, *own, *column_options.renames}
     return [*own, *(name for name in names if name in free and is_repeated(name, found))]
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.migration.sources import Found, Source
+from icestream.migration.sources import FileSource, FoundFile
 from icestream.model.errors import DamagedError, IcestreamError
 
 PRODUCER_PREFIX = "migrate-"
@@ -40,7 +40,7 @@ class Identity(NamedTuple):
         return f"{PRODUCER_PREFIX}{self.path}-{self.content}"
 
 
-class Piece(NamedTuple):
+class RowSlice(NamedTuple):
     row: int
     """The number of the first row in the file."""
     row_group: int
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 class ParquetSource:
     """An open file. Everything that is wrong with its bytes is a `DamagedError` that names it."""
 
-    def __init__(self, source: Source, found: Found) -> None:
+    def __init__(self, source: FileSource, found: FoundFile) -> None:
         self._found = found
         self._threads = not source.is_remote  # a file in Python has one place to read from
         self._file = source.open(found)
@@ -80,7 +80,7 @@ class ParquetSource:
         content = blake2b(footer + size.to_bytes(8, "little"), digest_size=16)
         return Identity(path.hexdigest(), content.hexdigest())
 
-    def pieces(self, columns: list[str], batch_rows: int, start: int = 0) -> Iterator[Piece]:
+    def pieces(self, columns: list[str], batch_rows: int, start: int = 0) -> Iterator[RowSlice]:
         """The rows from `start` on, at most `batch_rows` a batch, never across row groups."""
         row = 0
         for group in range(self.row_groups):
@@ -94,7 +94,7 @@ class ParquetSource:
                 ):
                     if row + batch.num_rows > start:
                         first = max(0, start - row)
-                        yield Piece(row + first, group, batch.slice(first))
+                        yield RowSlice(row + first, group, batch.slice(first))
                     row += batch.num_rows
 
     def first_row(self, columns: list[str]) -> pa.RecordBatch | None:

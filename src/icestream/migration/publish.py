@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from icestream.client import BatchReceipt, Client, Producer
-from icestream.migration import calls
-from icestream.migration.calls import patiently
+from icestream.migration import retries
 from icestream.migration.fingerprint import Fingerprint
 from icestream.migration.journal import Journal
 from icestream.migration.mapping import ColumnMap
-from icestream.migration.parquet_files import ParquetSource, Piece
-from icestream.migration.target import Target
+from icestream.migration.parquet_files import ParquetSource, RowSlice
+from icestream.migration.retries import with_retries
+from icestream.migration.target import MigrationTarget
 from icestream.model.enums import AckLevel
 from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, SequenceError
 
@@ -35,7 +35,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass
-class Checked:
+class CheckedFile:
     """What step 1 found out about a file."""
 
     fingerprint: Fingerprint
@@ -44,7 +44,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Job:
+class OpenedFile:
     """A file that is open, and how its columns become the topic's."""
 
     path: str
@@ -56,22 +56,22 @@ class Job:
         return self.file.identity.producer
 
 
-class Publisher:
-    def __init__(self, client: Client, target: Target, journal: Journal, batch_rows: int) -> None:
+class FilePublisher:
+    def __init__(self, client: Client, target: MigrationTarget, journal: Journal, batch_rows: int) -> None:
         self._client = client
         self._target = target
         self._journal = journal
         self._batch_rows = batch_rows
 
-    def check(self, job: Job, advance: Advance) -> Checked:
+    def check(self, job: OpenedFile, advance: Advance) -> CheckedFile:
         """Step 1. Of a file that is in the topic already only the checksum is taken."""
         if self._journal.of(job.producer).end_sequence >= job.file.rows:
             return self._read_through(job, None, advance)
         with self._producer(job) as producer:
             return self._read_through(job, producer, advance)
 
-    def _read_through(self, job: Job, producer: Producer | None, advance: Advance) -> Checked:
-        found = Checked(Fingerprint(self._target.schema))
+    def _read_through(self, job: OpenedFile, producer: Producer | None, advance: Advance) -> CheckedFile:
+        found = CheckedFile(Fingerprint(self._target.schema))
         for piece in job.file.pieces(job.columns.sources, self._batch_rows):
             rows = _converted(job, piece)
             if producer is not None:
@@ -87,7 +87,7 @@ class Publisher:
             )
         return found
 
-    def publish(self, job: Job, advance: Advance) -> int:
+    def publish(self, job: OpenedFile, advance: Advance) -> int:
         """Step 2; how many rows this run has sent."""
         sent = stuck = 0
         reached = -1
@@ -109,13 +109,13 @@ class Publisher:
         return sent
 
     @contextlib.contextmanager
-    def _producer(self, job: Job) -> Iterator[Producer]:
-        producer = patiently(
+    def _producer(self, job: OpenedFile) -> Iterator[Producer]:
+        producer = with_retries(
             lambda: self._client.producer(
                 self._target.topic,
                 name=job.producer,
                 ack=_ACK,
-                retry_timeout=calls.RETRY_SECONDS,
+                retry_timeout=retries.RETRY_SECONDS,
                 block_timeout=None,
                 next_sequence=self._journal.of(job.producer).end_sequence,
                 exclusive=False,
@@ -158,18 +158,18 @@ class _Sending:
         self._receipts.popleft()
 
 
-def _converted(job: Job, piece: Piece) -> pa.RecordBatch:
+def _converted(job: OpenedFile, piece: RowSlice) -> pa.RecordBatch:
     with _placed(job, piece):
         return job.columns.apply(piece.batch)
 
 
-def _prepared(producer: Producer, job: Job, piece: Piece, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+def _prepared(producer: Producer, job: OpenedFile, piece: RowSlice, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
     with _placed(job, piece):
         return producer.prepare(rows)
 
 
 @contextlib.contextmanager
-def _placed(job: Job, piece: Piece) -> Iterator[None]:
+def _placed(job: OpenedFile, piece: RowSlice) -> Iterator[None]:
     """Say of which rows of which file something is wrong."""
     try:
         yield

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class State(StrEnum):
+class FileState(StrEnum):
     NEW = "new"
     """None of its rows is in the topic."""
     BEGUN = "begun"
@@ -21,14 +21,14 @@ class State(StrEnum):
     """What was read back from the topic is not what the file has."""
 
 
-FAILED = frozenset({State.DAMAGED, State.REFUSED, State.DIFFERENT})
+FAILED = frozenset({FileState.DAMAGED, FileState.REFUSED, FileState.DIFFERENT})
 
 
 @dataclass
 class FileReport:
     path: str
     size: int
-    state: State = State.NEW
+    state: FileState = FileState.NEW
     rows: int = 0
     row_groups: int = 0
     published: int = 0
@@ -42,12 +42,12 @@ class FileReport:
     """The same number of rows, with the same checksum, was read back from the topic."""
     error: str | None = None
 
-    def fail(self, state: State, error: str) -> None:
+    def fail(self, state: FileState, error: str) -> None:
         self.state, self.error = state, error
 
     @property
     def is_done(self) -> bool:
-        return self.state in (State.PUBLISHED, State.EMPTY)
+        return self.state in (FileState.PUBLISHED, FileState.EMPTY)
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}

@@ -19,15 +19,15 @@ import pyarrow as pa
 
 from icestream.client import Client
 from icestream.config import Settings
-from icestream.migration.calls import patiently
 from icestream.migration.journal import Journal, Judge
-from icestream.migration.mapping import ColumnMap, Partitions, Wishes, map_columns, partitions_of
+from icestream.migration.mapping import ColumnMap, ColumnOptions, Partitions, map_columns, partitions_of
 from icestream.migration.parquet_files import Identity, ParquetSource
-from icestream.migration.publish import Checked, Job, Publisher
-from icestream.migration.report import FileReport, MigrationReport, State
-from icestream.migration.sources import Found, Source
-from icestream.migration.target import Target, ensure, guess_signal, plain_target, telemetry_target
-from icestream.migration.verify import Wanted, verify
+from icestream.migration.publish import CheckedFile, FilePublisher, OpenedFile
+from icestream.migration.report import FileReport, FileState, MigrationReport
+from icestream.migration.retries import with_retries
+from icestream.migration.sources import FileSource, FoundFile
+from icestream.migration.target import MigrationTarget, ensure, guess_signal, plain_target, telemetry_target
+from icestream.migration.verify import FileToVerify, verify
 from icestream.model.errors import (
     DamagedError,
     DeadlineError,
@@ -44,21 +44,21 @@ _WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Request:
+class MigrationRequest:
     """What is asked for: a tenant's signal, or a topic."""
 
     tenant: str | None = None
     dataset: str | None = None
     signal: Signal | None = None
     topic: str | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    column_options: ColumnOptions = field(default_factory=ColumnOptions)
     batch_rows: int = 16_384
     dry_run: bool = False
     wait: bool = True
     again: bool = False
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     def begin(self, what: str, total: int, unit: str) -> None:
         """A step begins."""
 
@@ -77,17 +77,22 @@ class NoProgress:
 class MigratedFile:
     """A file that can be read, and what is known of it so far."""
 
-    found: Found
+    found: FoundFile
     report: FileReport
     identity: Identity
     schema: pa.Schema
     columns: ColumnMap | None = None
-    checked: Checked | None = None
+    checked: CheckedFile | None = None
 
 
 class Migration:
     def __init__(
-        self, client: Client, source: Source, settings: Settings, request: Request, progress: Progress | None = None
+        self,
+        client: Client,
+        source: FileSource,
+        settings: Settings,
+        request: MigrationRequest,
+        progress: ProgressListener | None = None,
     ) -> None:
         self._client = client
         self._source = source
@@ -123,7 +128,7 @@ class Migration:
         self.report.created = not target.exists
         self._move(files, target, journal, judge)
         journal.read()
-        done = [file for file in files if file.report.state is State.PUBLISHED]
+        done = [file for file in files if file.report.state is FileState.PUBLISHED]
         for file in done:
             present = journal.of(file.identity.producer)
             file.report.first_offset, file.report.last_offset = present.first_offset, present.end_offset - 1
@@ -158,22 +163,22 @@ class Migration:
                     schema = schemas.setdefault(file.schema.serialize().to_pybytes(), file.schema)
                     files.append(MigratedFile(found, report, file.identity, schema))
             except (DamagedError, ObjectNotFoundError, OSError) as error:
-                report.fail(State.DAMAGED, str(error))
+                report.fail(FileState.DAMAGED, str(error))
             self._progress.advance(1)
         return files
 
     def _check_wishes(self, files: list[MigratedFile]) -> None:
         """A mistyped name would otherwise do nothing, or give up what was meant to be kept."""
-        wishes = self._request.wishes
+        column_options = self._request.column_options
         known = {name for file in files for name in (*file.schema.names, *partitions_of(file.found.known_as))}
-        if unknown := sorted({*wishes.renames, *wishes.ignored} - known):
+        if unknown := sorted({*column_options.renames, *column_options.ignored} - known):
             raise InvalidRequestError(
                 f"no file has a column {', '.join(map(repr, unknown))}",
                 operation=_OPERATION,
                 remedy=f"they have {', '.join(sorted(known))}",
             )
 
-    def _find_target(self, files: list[MigratedFile]) -> Target:
+    def _find_target(self, files: list[MigratedFile]) -> MigrationTarget:
         request, report = self._request, self.report
         if request.topic is not None:
             target = plain_target(self._client, request.topic)
@@ -191,7 +196,7 @@ class Migration:
         """The signal of all files, and what says so; raises where they are of several."""
         guesses: dict[Signal, tuple[str, str]] = {}
         for file in {id(file.schema): file for file in reversed(files)}.values():
-            names = [self._request.wishes.renames.get(name, name) for name in file.schema.names]
+            names = [self._request.column_options.renames.get(name, name) for name in file.schema.names]
             schema = pa.schema([pa.field(name, pa.null()) for name in names])
             signal, reason = guess_signal(schema, [file.found.path, self._source.name])
             guesses[signal] = (file.found.path, reason)
@@ -205,7 +210,7 @@ class Migration:
         ((signal, (_, reason)),) = guesses.items()
         return signal, reason
 
-    def _map(self, files: list[MigratedFile], target: Target) -> list[MigratedFile]:
+    def _map(self, files: list[MigratedFile], target: MigrationTarget) -> list[MigratedFile]:
         """The files whose folders say nothing that the topic cannot have."""
         known: dict[tuple[int, tuple[tuple[str, str | None], ...]], ColumnMap] = {}
         mapped = []
@@ -217,12 +222,12 @@ class Migration:
                     known[key] = map_columns(
                         file.schema,
                         target.schema,
-                        self._request.wishes,
+                        self._request.column_options,
                         partitions=partitions,
                         signal=target.signal,
                     )
             except InvalidMessageError as error:
-                file.report.fail(State.REFUSED, str(error))
+                file.report.fail(FileState.REFUSED, str(error))
                 continue
             except InvalidRequestError as error:
                 error.place = file.found.path
@@ -235,34 +240,34 @@ class Migration:
             self.report.notes += [note for note in columns.notes if note not in self.report.notes]
         return mapped
 
-    def _used(self, partitions: Partitions, target: Target) -> tuple[tuple[str, str | None], ...]:
+    def _used(self, partitions: Partitions, target: MigrationTarget) -> tuple[tuple[str, str | None], ...]:
         """Which columns folders name, with the values that matter: a year has many hours, and one map does for all."""
-        names, renames = target.schema.names, self._request.wishes.renames
+        names, renames = target.schema.names, self._request.column_options.renames
         return tuple((name, value if renames.get(name, name) in names else "") for name, value in partitions.items())
 
     # ---- 4
 
-    def _move(self, files: list[MigratedFile], target: Target, journal: Journal, judge: Judge) -> None:
-        movable = [file for file in files if file.report.state in (State.NEW, State.BEGUN, State.PUBLISHED)]
+    def _move(self, files: list[MigratedFile], target: MigrationTarget, journal: Journal, judge: Judge) -> None:
+        movable = [file for file in files if file.report.state in (FileState.NEW, FileState.BEGUN, FileState.PUBLISHED)]
         self._progress.begin("moving", sum(file.report.rows for file in movable), "rows")
-        publisher = Publisher(self._client, target, journal, self._request.batch_rows)
+        publisher = FilePublisher(self._client, target, journal, self._request.batch_rows)
         for file in movable:
             try:
                 with ParquetSource(self._source, file.found) as opened:
                     self._move_one(file, opened, publisher, journal, judge)
             except (DamagedError, InvalidRequestError, ObjectNotFoundError, OSError) as error:
-                state = State.REFUSED if isinstance(error, InvalidRequestError) else State.DAMAGED
+                state = FileState.REFUSED if isinstance(error, InvalidRequestError) else FileState.DAMAGED
                 there = journal.of(file.identity.producer).rows
                 half = f"; {there} of its rows are in the topic" if there else ""
                 file.report.fail(state, f"{error}{half}")
 
     def _move_one(
-        self, file: MigratedFile, opened: ParquetSource, publisher: Publisher, journal: Journal, judge: Judge
+        self, file: MigratedFile, opened: ParquetSource, publisher: FilePublisher, journal: Journal, judge: Judge
     ) -> None:
         if opened.identity != file.identity:
             raise InvalidRequestError("the file has changed meanwhile", operation=_OPERATION, place=file.found.path)
         assert file.columns is not None
-        job = Job(file.found.path, opened, file.columns)
+        job = OpenedFile(file.found.path, opened, file.columns)
         there = journal.of(job.producer).end_sequence
         file.checked = publisher.check(job, self._half)
         file.report.checksum = file.checked.fingerprint.digest()
@@ -270,7 +275,7 @@ class Migration:
         if not judge.judge_again(file):
             return
         file.report.published = publisher.publish(job, self._half)
-        file.report.state = State.PUBLISHED
+        file.report.state = FileState.PUBLISHED
 
     def _half(self, rows: int) -> None:
         """A row is checked and published: two halves of the work."""
@@ -278,32 +283,32 @@ class Migration:
 
     # ---- 5 and 6
 
-    def _wait(self, target: Target, end: int) -> None:
-        start = patiently(lambda: self._client.describe_topic(target.topic).committed_offset) or 0
+    def _wait(self, target: MigrationTarget, end: int) -> None:
+        start = with_retries(lambda: self._client.describe_topic(target.topic).committed_offset) or 0
         self._progress.begin(WAITING, max(0, end - start), "rows")
         reached = start
         while reached < end:
-            found = patiently(lambda: self._ask_committed(target, end))
+            found = with_retries(lambda: self._ask_committed(target, end))
             if found is not None and found > reached:
                 self._progress.advance(min(found, end) - reached)
                 reached = found
         self.report.committed = True
 
-    def _ask_committed(self, target: Target, end: int) -> int | None:
+    def _ask_committed(self, target: MigrationTarget, end: int) -> int | None:
         try:
             return self._client.wait_committed(target.topic, end - 1, _WAIT_SECONDS).committed_offset
         except DeadlineError:
             return self._client.describe_topic(target.topic).committed_offset
 
-    def _verify(self, files: list[MigratedFile], target: Target, journal: Journal) -> None:
+    def _verify(self, files: list[MigratedFile], target: MigrationTarget, journal: Journal) -> None:
         wanted = []
         for file in files:
             assert file.checked is not None
             producer = file.identity.producer
-            wanted.append(Wanted(producer, file.report.rows, journal.of(producer), file.checked))
+            wanted.append(FileToVerify(producer, file.report.rows, journal.of(producer), file.checked))
         self._progress.begin("verifying", sum(file.report.rows for file in files), "rows")
         verify(self._client, target, wanted, committed=self.report.committed, advance=self._progress.advance)
         for file, one in zip(files, wanted, strict=True):
             file.report.verified = one.problem is None
             if one.problem is not None:
-                file.report.fail(State.DIFFERENT, one.problem)
+                file.report.fail(FileState.DIFFERENT, one.problem)

@@ -61,7 +61,7 @@ _SHARED = {
 """Settings that mean the same for the tables' store and the log's."""
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     path: str
     """For people: below what was asked for."""
     place: str
@@ -72,7 +72,7 @@ class Found(NamedTuple):
     is in it."""
 
 
-class Source(Protocol):
+class FileSource(Protocol):
     @property
     def name(self) -> str:
         """For people."""
@@ -80,16 +80,16 @@ class Source(Protocol):
     @property
     def is_remote(self) -> bool: ...
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[FoundFile]:
         """By path."""
 
-    def open(self, found: Found) -> Any:
+    def open(self, found: FoundFile) -> Any:
         """A binary file that can be read from and sought in."""
 
     def close(self) -> None: ...
 
 
-def open_source(text: str, settings: Settings) -> Source:
+def open_source(text: str, settings: Settings) -> FileSource:
     """What PATH stands for. Stores are opened as the settings say: `cloud`, else `object_store`."""
     scheme, separator, _ = text.partition("://")
     if not separator or scheme == "file":
@@ -111,7 +111,7 @@ class LocalSource:
     def name(self) -> str:
         return self._text
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[FoundFile]:
         path = Path(self._text)
         if path.is_file():
             places = [(path.name, path)]
@@ -127,7 +127,7 @@ class LocalSource:
             raise InvalidRequestError(f"there is nothing at {self._text}", operation=_OPERATION)
         return _checked([_local(name, place) for name, place in places], self.name)
 
-    def open(self, found: Found) -> Any:
+    def open(self, found: FoundFile) -> Any:
         return Path(found.place).open("rb")
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class StoreSource:
     def name(self) -> str:
         return self._text
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[FoundFile]:
         if (alone := self._store.stat(self._key) if self._key else None) is not None:
             return _checked([self._found(PurePosixPath(self._key).name, self._key, alone.size)], self.name)
         base, pattern = split_pattern(self._key)
@@ -160,10 +160,10 @@ class StoreSource:
         ]
         return _checked(found, self.name)
 
-    def _found(self, name: str, key: str, size: int) -> Found:
-        return Found(name, key, size, self._bucket + key)
+    def _found(self, name: str, key: str, size: int) -> FoundFile:
+        return FoundFile(name, key, size, self._bucket + key)
 
-    def open(self, found: Found) -> Any:
+    def open(self, found: FoundFile) -> Any:
         return io.BufferedReader(_StoredFile(self._store, found.place, found.size), _STORE_READ_BYTES)
 
     def close(self) -> None:
@@ -227,12 +227,12 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) for part in PurePosixPath(name).parts)
 
 
-def _local(name: str, place: Path) -> Found:
+def _local(name: str, place: Path) -> FoundFile:
     where = os.path.abspath(place)  # noqa: PTH100 - links are kept as they are
-    return Found(name, str(place), place.stat().st_size, where)
+    return FoundFile(name, str(place), place.stat().st_size, where)
 
 
-def _checked(found: list[Found], name: str) -> list[Found]:
+def _checked(found: list[FoundFile], name: str) -> list[FoundFile]:
     if not found:
         raise InvalidRequestError(
             f"there are no Parquet files at {name}",

@@ -27,7 +27,7 @@ _OWN_COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Target:
+class MigrationTarget:
     topic: TopicName
     schema: pa.Schema
     """Of what is published."""
@@ -60,13 +60,15 @@ def guess_signal(schema: pa.Schema, places: Iterable[str]) -> tuple[Signal, str]
     )
 
 
-def telemetry_target(client: Client, tenant: str, dataset: str | None, signal: Signal, settings: Settings) -> Target:
+def telemetry_target(
+    client: Client, tenant: str, dataset: str | None, signal: Signal, settings: Settings
+) -> MigrationTarget:
     """The tenant's topic of a signal. One that is missing is made later, by `ensure`, as the OTLP doors make it."""
     name, wanted = topic_name(tenant, dataset, signal), topic_schema(signal, options_of(settings))
     try:
         described = client.describe_topic(name)
     except TopicNotFoundError:
-        return Target(name, wanted, signal, exists=False)
+        return MigrationTarget(name, wanted, signal, exists=False)
     found, base = described.schema, topic_schema(signal)
     if found is None or not all(field.name in found.names and found.field(field.name).equals(field) for field in base):
         raise InvalidRequestError(
@@ -75,10 +77,10 @@ def telemetry_target(client: Client, tenant: str, dataset: str | None, signal: S
             place=str(name),
             remedy="name it with --topic, or use another --dataset",
         )
-    return Target(name, found, signal, exists=True, has_table=described.storage == StorageKind.TABLE)
+    return MigrationTarget(name, found, signal, exists=True, has_table=described.storage == StorageKind.TABLE)
 
 
-def plain_target(client: Client, topic: str) -> Target:
+def plain_target(client: Client, topic: str) -> MigrationTarget:
     """A topic that is there."""
     name = TopicName.parse(topic)
     try:
@@ -91,10 +93,10 @@ def plain_target(client: Client, topic: str) -> Target:
             remedy="make it first: `icestream topic create NAME --schema FILE.parquet --codec arrow`",
         ) from error
     schema = MESSAGE_SCHEMA if described.schema is None else described.schema
-    return Target(name, schema, None, exists=True, has_table=described.storage == StorageKind.TABLE)
+    return MigrationTarget(name, schema, None, exists=True, has_table=described.storage == StorageKind.TABLE)
 
 
-def ensure(client: Client, target: Target, settings: Settings) -> None:
+def ensure(client: Client, target: MigrationTarget, settings: Settings) -> None:
     if target.exists or target.signal is None:
         return
     client.create_topic(

@@ -11,8 +11,8 @@ from icestream.client import Client
 from icestream.migration.fingerprint import Fingerprint
 from icestream.migration.journal import Present
 from icestream.migration.parquet_files import PRODUCER_PREFIX
-from icestream.migration.publish import Checked
-from icestream.migration.target import Target
+from icestream.migration.publish import CheckedFile
+from icestream.migration.target import MigrationTarget
 
 _ENVELOPE = 4
 _PRODUCER, _SEQUENCE = 2, 3
@@ -21,18 +21,23 @@ _FAR = 100_000
 
 
 @dataclass
-class Wanted:
+class FileToVerify:
     """A file whose rows are in the topic. `problem` says what is different there, if anything."""
 
     producer: str
     rows: int
     present: Present
-    checked: Checked
+    checked: CheckedFile
     problem: str | None = None
 
 
 def verify(
-    client: Client, target: Target, files: list[Wanted], *, committed: bool, advance: Callable[[int], None]
+    client: Client,
+    target: MigrationTarget,
+    files: list[FileToVerify],
+    *,
+    committed: bool,
+    advance: Callable[[int], None],
 ) -> None:
     """Read back all files' rows, from the table itself where they are committed, and note what is different."""
     comparisons = {file.producer: _Comparison(file, target.schema) for file in files}
@@ -55,7 +60,7 @@ def verify(
         comparison.finish()
 
 
-def _ranges(files: list[Wanted]) -> Iterator[tuple[int, int]]:
+def _ranges(files: list[FileToVerify]) -> Iterator[tuple[int, int]]:
     """What has to be read: offsets that belong to files, joined where only little lies between them."""
     spans = sorted((file.present.first_offset, file.present.end_offset) for file in files if file.present.rows)
     if not spans:
@@ -78,7 +83,7 @@ def _by_producer(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 class _Comparison:
-    def __init__(self, file: Wanted, schema: pa.Schema) -> None:
+    def __init__(self, file: FileToVerify, schema: pa.Schema) -> None:
         self._file = file
         self._names = schema.names
         self._found = Fingerprint(schema)

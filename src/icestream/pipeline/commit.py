@@ -38,7 +38,7 @@ _PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingCommit:
     """Files that hold the messages `start` to below `end`, and are in no table yet."""
 
     files: tuple[WrittenFile, ...]
@@ -67,7 +67,7 @@ class Outcome:
     conflicts: int
 
 
-def commit(table: TopicTable, pending: Pending) -> Outcome:
+def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
     """Steps 1 to 3. Raises what keeps it from being known or done; the same call may be made again then."""
     for conflicts in range(MAX_TRIES):
         if table.is_plain and table.snapshot_id != pending.planned_on:
@@ -94,7 +94,7 @@ def commit(table: TopicTable, pending: Pending) -> Outcome:
     )
 
 
-def _settle(table: TopicTable, pending: Pending, conflicts: int) -> Outcome:
+def _settle(table: TopicTable, pending: PendingCommit, conflicts: int) -> Outcome:
     """What became of files for a Parquet copy whose snapshot is another by now: no commit of them can come any more."""
     ours = bool(pending.files) and names_files(table, pending.files)
     if not ours:

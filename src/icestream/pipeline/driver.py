@@ -20,12 +20,11 @@ from icestream.client.connection import Backoff
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.pipeline.one_pass import Ends, JobRunner, Passes
+from icestream.pipeline.one_pass import Ends, JobRunner, PassRunner
 from icestream.pipeline.quarantine.poison_search import may_be_the_messages
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.sources import Sources
-from icestream.pipeline.state import TopicState
-from icestream.pipeline.topics import Topics
+from icestream.pipeline.sources import MessageSources
+from icestream.pipeline.state import TopicState, TopicStates
 from icestream.table import Tables
 
 _log = structlog.get_logger(__name__)
@@ -50,9 +49,9 @@ class Runner:
     ) -> None:
         self._poll_seconds = settings.pipeline.poll_interval_ms / 1000
         self._clock = clock
-        self._sources = Sources(settings, client, clock)
-        self.topics = Topics(settings, self._sources, clock)
-        self.passes = Passes(settings, self._sources, tables, spark, self.topics, clock)
+        self._sources = MessageSources(settings, client, clock)
+        self.topics = TopicStates(settings, self._sources, clock)
+        self.passes = PassRunner(settings, self._sources, tables, spark, self.topics, clock)
 
     def run(self, stopping: threading.Event) -> None:
         """Go on until told to stop; a pass that has begun is finished."""
@@ -88,7 +87,7 @@ class Runner:
 
         What is published meanwhile is not waited for, nor is a topic that is deleted meanwhile and made again.
         """
-        self._look(self.topics.look_at_all, stopping)
+        self._look(self.topics.refresh_all, stopping)
         ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
         streams = {state.backlog.stream_id for state in self.topics}
         reached: dict[TopicName, int] = {}
@@ -100,7 +99,7 @@ class Runner:
             for made_again in [state for state in self.topics if state.backlog.stream_id not in streams]:
                 ends.pop(made_again.backlog.topic, None)
             progress(self._done(ends), sum(ends.values()))
-            resting = [state.rest.until for state in self.topics if self._is_left(state, ends)]
+            resting = [state.pause.until for state in self.topics if self._is_left(state, ends)]
             if not resting:
                 break
             if stopping.wait(max(0.0, min(resting) - self._clock())):
@@ -128,13 +127,13 @@ class Runner:
 
     def _is_left(self, state: TopicState, ends: Ends) -> bool:
         """Whether a topic has not reached its end and may still do so."""
-        error = state.rest.error
+        error = state.pause.error
         if error is not None and state.is_tried_again and may_be_the_messages(error):
             return True
-        tries = _MAX_TRIES if state.rest.error is None or state.rest.error.retryable else 1
+        tries = _MAX_TRIES if state.pause.error is None or state.pause.error.retryable else 1
         end = min(ends.get(state.backlog.topic, 0), state.backlog.durable_end)
         behind = (state.committed or 0) < end
-        return behind and state.backlog.error is None and state.rest.failures < tries
+        return behind and state.backlog.error is None and state.pause.failures < tries
 
     def _note_unreadable(self, total: PassFigures) -> None:
         for state in self.topics:

@@ -25,17 +25,15 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.pipeline import planner
 from icestream.pipeline.commit import Outcome, commit
-from icestream.pipeline.planner import Piece
+from icestream.pipeline.planner import WriteRange
 from icestream.pipeline.quarantine.quarantine import Quarantine
-from icestream.pipeline.quarantine.quarantine_copy import with_quarantine
+from icestream.pipeline.quarantine.quarantine_copy import with_copied_quarantine
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.sink import Sink
-from icestream.pipeline.sources import Sources
+from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.spark.session import JobFailedError
-from icestream.pipeline.state import TopicState
+from icestream.pipeline.state import Sink, TopicState, TopicStates
 from icestream.pipeline.table_loading import before_log, drop_empty_tables, open_table
 from icestream.pipeline.tasks import Work, Written, pack_parcel
-from icestream.pipeline.topics import Topics
 from icestream.table import Tables, TopicTable
 from icestream.table.parquet_copy.leftovers import remove_written
 
@@ -48,10 +46,10 @@ from icestream.table.parquet_copy.leftovers import remove_written
 
 
 Run = Callable[[Sequence[bytes]], list[Written]]
-Tasks = Sequence[Sequence[Piece]]
+Tasks = Sequence[Sequence[WriteRange]]
 
 
-def translate(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Written]:
+def run_job(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Written]:
     """Write the pieces; `works` says for each topic how, its ranges are filled in here."""
     try:
         return run([_parcel(task, works) for task in tasks])
@@ -63,7 +61,7 @@ def translate(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[W
         half = set(topics[: len(topics) // 2])
         parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
         # Tasks of the job that failed may have written files that nobody knows of.
-        return [replace(written, again=True) for part in parts for written in translate(part, works, run)]
+        return [replace(written, again=True) for part in parts for written in run_job(part, works, run)]
 
 
 def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
@@ -71,7 +69,7 @@ def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
     return [task for task in kept if task]
 
 
-def _parcel(task: Sequence[Piece], works: Mapping[TopicName, Work]) -> bytes:
+def _parcel(task: Sequence[WriteRange], works: Mapping[TopicName, Work]) -> bytes:
     ranges: dict[TopicName, list[tuple[int, int]]] = {}
     for piece in task:
         ranges.setdefault(piece.topic, []).append((piece.start, piece.end))
@@ -84,7 +82,7 @@ _MAX_OPENED_AT_ONCE = 256
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Ends = Mapping[TopicName, int]
-Allotted = Sequence[tuple[planner.Waiting, int]]
+Allotted = Sequence[tuple[planner.WaitingRange, int]]
 
 
 class JobRunner(Protocol):
@@ -96,16 +94,16 @@ class JobRunner(Protocol):
     def run(self, parcels: Sequence[bytes], /) -> list[Written]: ...
 
 
-class Passes:
+class PassRunner:
     """Runs one pass after the other; not for several threads at once."""
 
     def __init__(
         self,
         settings: Settings,
-        sources: Sources,
+        sources: MessageSources,
         tables: Tables,
         spark: JobRunner,
-        topics: Topics,
+        topics: TopicStates,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
@@ -113,7 +111,7 @@ class Passes:
         self._tables = tables
         self._spark = spark
         self._clock = clock
-        self._limits = planner.Limits.of(settings)
+        self._limits = planner.PassLimits.of(settings)
         self._quarantine = Quarantine(settings.pipeline, sources, spark)
         self._pool = ThreadPoolExecutor(settings.pipeline.commit_threads, thread_name_prefix="commit")
         self.topics = topics
@@ -163,8 +161,8 @@ class Passes:
     def _note_unreadable(self, figures: PassFigures) -> None:
         """Topics whose log the broker cannot open have nothing to be tried, but a reason to be seen."""
         for state in self.topics:
-            if state.untold:
-                state.untold = False
+            if state.unreported:
+                state.unreported = False
                 counted = figures.of(state.backlog.topic)
                 counted.error = state.backlog.error
                 counted.failures += counted.error is not None
@@ -173,11 +171,11 @@ class Passes:
         due = self.topics.due(state, self.seconds)
         if ends is None or due is None:
             return due is not None and due <= now
-        return state.backlog.topic in ends and state.rest.until <= now
+        return state.backlog.topic in ends and state.pause.until <= now
 
-    def _waiting(self, state: TopicState, ends: Ends | None) -> planner.Waiting | None:
+    def _waiting(self, state: TopicState, ends: Ends | None) -> planner.WaitingRange | None:
         """What of a topic this pass may write."""
-        if not state.is_open or state.is_pending or state.rest.until > self._clock():
+        if not state.is_open or state.is_pending or state.pause.until > self._clock():
             return None
         if ends is not None:
             return state.waiting(ends.get(state.backlog.topic, 0))
@@ -216,17 +214,17 @@ class Passes:
             except IcestreamError as error:
                 self._fail(state, error, figures)
 
-    def _pieces(self, chosen: Allotted, figures: PassFigures) -> list[planner.Piece]:
+    def _cut_ranges(self, chosen: Allotted, figures: PassFigures) -> list[planner.WriteRange]:
         """The chosen topics' pieces; a large one is cut by who knows where its bytes are."""
-        size = planner.piece_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
-        pieces: list[planner.Piece] = []
+        size = planner.range_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
+        pieces: list[planner.WriteRange] = []
         for topic, share in chosen:
-            count = planner.piece_count(topic, share, size)
+            count = planner.range_count(topic, share, size)
             if count == 1 and share == topic.nbytes:
                 pieces.append(planner.whole(topic))
                 continue
             try:
-                held = self.topics[topic.topic].at_hand
+                held = self.topics[topic.topic].next_backlog
                 ends = self._sources.cut_range(
                     held, topic.start, topic.end, piece_bytes=-(-share // count), max_pieces=count
                 )
@@ -239,7 +237,7 @@ class Passes:
     # Steps 2 and 3
 
     def _write_and_commit(self, chosen: Allotted, figures: PassFigures) -> None:
-        pieces = self._pieces(chosen, figures)
+        pieces = self._cut_ranges(chosen, figures)
         began = self._clock()
         written = self._translate(pieces)
         figures.job_seconds = self._clock() - began
@@ -253,7 +251,7 @@ class Passes:
                 done.append(state)
         self._commit_pending(done, figures)
 
-    def _translate(self, pieces: list[planner.Piece]) -> list[Written]:
+    def _translate(self, pieces: list[planner.WriteRange]) -> list[Written]:
         """One job for all; a topic that has taken a worker down is not let near the others again."""
         works = {topic: self._work(self.topics[topic]) for topic in {piece.topic for piece in pieces}}
         alone = {topic for topic in works if self.topics[topic].crashed}
@@ -261,14 +259,16 @@ class Passes:
         groups += [[piece for piece in pieces if piece.topic == topic] for topic in sorted(alone)]
         written: list[Written] = []
         for group in filter(None, groups):
-            written += translate(planner.pack(group, self._spark.parallelism), works, self._spark.run)
+            written += run_job(planner.pack(group, self._spark.parallelism), works, self._spark.run)
         return written
 
     def _work(self, state: TopicState) -> Work:
         assert state.table is not None
-        state.used_at, suspicion = self._clock(), state.suspicion
+        state.used_at, poison_search = self._clock(), state.poison_search
         return Work(
-            fetch=self._sources.fetch(state.at_hand, by_frame=suspicion is not None and suspicion.is_narrowing),
+            fetch=self._sources.fetch(
+                state.next_backlog, by_frame=poison_search is not None and poison_search.is_narrowing
+            ),
             topic=state.backlog.topic,
             stream_id=state.backlog.stream_id,
             targets=tuple((sink.table.writer(), sink.committed or 0) for sink in state.fed if sink.table is not None),
@@ -288,8 +288,8 @@ class Passes:
             sound.append(one)
         state.crashed = error is not None and error.code == "job_failed"
         if error is not None or any(one.again for one in ranges):
-            state.look_again()
-        held = state.at_hand
+            state.mark_unclean()
+        held = state.next_backlog
         if failed is not None and error is not None and self._put_aside(state, failed, error, figures):
             return True
         if not sound or sound[0].start != min(sink.committed or 0 for sink in state.fed):
@@ -323,12 +323,12 @@ class Passes:
             return False
         if not aside:
             self._fail(state, error, figures)
-            if state.suspicion is not None and state.suspicion.is_narrowing:
-                state.rest.until = 0.0  # the next try is another one
+            if state.poison_search is not None and state.poison_search.is_narrowing:
+                state.pause.until = 0.0  # the next try is another one
             return False
         figures.of(state.backlog.topic).failures += 1
         if not state.is_pending:
-            state.rest.end()  # somebody else has put it aside: what follows has not failed yet
+            state.pause.end()  # somebody else has put it aside: what follows has not failed yet
         return True
 
     def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:
@@ -337,7 +337,7 @@ class Passes:
             assert sink.pending is not None
             began = self._clock()
             table = sink.table or self._tables.open(state.spec(sink))
-            outcome = commit(table, with_quarantine(self._tables, table, sink.pending))
+            outcome = commit(table, with_copied_quarantine(self._tables, table, sink.pending))
             seconds = self._clock() - began
             self._hint(state, outcome.table)
             return outcome, seconds
@@ -363,7 +363,7 @@ class Passes:
                 counted.files += len(pending.files)
                 counted.file_bytes += sum(file.bytes for file in pending.files)
             if counted.error is None:
-                state.rest.end()
+                state.pause.end()
         self._open([state for state in states if state.has_left_files], figures)
 
     def _take_refusal(self, sink: Sink, error: IcestreamError) -> None:
@@ -394,8 +394,8 @@ class Passes:
             counted.committed_offset = first.committed
             counted.snapshot_id = first.table.snapshot_id if first.table is not None else None
             counted.durable_end = state.backlog.durable_end
-            if state.rest.error is not None:
-                counted.retry_ms = max(0, round((state.rest.until - now) * 1000))
+            if state.pause.error is not None:
+                counted.retry_ms = max(0, round((state.pause.until - now) * 1000))
         passed = {"passes": 1, "pass_seconds": figures.seconds}
         try:
             self._sources.report_pass(passed, [counted.to_json() for counted in figures.topics.values()])
@@ -408,8 +408,8 @@ class Passes:
         counted = figures.of(topic)
         counted.failures += 1
         counted.error = str(error)
-        state.rest.fail(error, self._clock(), again=state.is_tried_again)
-        _log.warning("a topic failed", topic=str(topic), error=str(error), failures=state.rest.failures)
+        state.pause.fail(error, self._clock(), again=state.is_tried_again)
+        _log.warning("a topic failed", topic=str(topic), error=str(error), failures=state.pause.failures)
         if isinstance(error, TopicNotFoundError):
             self._forget(state)
 

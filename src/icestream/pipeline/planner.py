@@ -25,7 +25,7 @@ _UNKNOWN_BYTES = 512.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class PassLimits:
     batch_messages: int
     flush_seconds: float
     memory_bytes: int
@@ -34,7 +34,7 @@ class Limits:
     pass_topics: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Limits":
+    def of(cls, settings: Settings) -> "PassLimits":
         writer, pipeline = settings.writer, settings.pipeline
         return cls(
             batch_messages=writer.batch_size,
@@ -47,7 +47,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingRange:
     """Messages `start` to before `end` of a topic, durable and not in its table."""
 
     topic: TopicName
@@ -72,7 +72,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Piece:
+class WriteRange:
     topic: TopicName
     start: int
     end: int
@@ -85,7 +85,7 @@ def mean_bytes(backlog: TopicBacklog) -> float:
     return backlog.nbytes / held if held else _UNKNOWN_BYTES
 
 
-def due_at(waiting: Waiting, limits: Limits, *, pass_seconds: float = 0.0) -> float:
+def due_at(waiting: WaitingRange, limits: PassLimits, *, pass_seconds: float = 0.0) -> float:
     """When these messages are to be written: at once if they are many or somebody waits for them, else by their age.
 
     A pass takes `pass_seconds`; it begins so much earlier that messages are in the table after the flush interval, but
@@ -96,7 +96,7 @@ def due_at(waiting: Waiting, limits: Limits, *, pass_seconds: float = 0.0) -> fl
     return waiting.since + limits.flush_seconds - min(pass_seconds, MAX_LEAD_SHARE * limits.flush_seconds)
 
 
-def allot(due: Iterable[Waiting], limits: Limits) -> list[tuple[Waiting, int]]:
+def allot(due: Iterable[WaitingRange], limits: PassLimits) -> list[tuple[WaitingRange, int]]:
     """The topics of one pass and how many bytes each may take: together no more than a pass may.
 
     All take part, up to the limit, those first that were served longest ago; a topic with little takes all of it, and
@@ -112,35 +112,36 @@ def allot(due: Iterable[Waiting], limits: Limits) -> list[tuple[Waiting, int]]:
     return [(topic, shares[topic.topic]) for topic in chosen]
 
 
-def piece_bytes(total: int, limits: Limits, parallelism: int) -> int:
+def range_bytes(total: int, limits: PassLimits, parallelism: int) -> int:
     """How large pieces are to be so that all cores work on `total` bytes, and end at about the same time."""
     rounds = max(1, -(-total // (parallelism * limits.task_bytes)))
     return min(limits.task_bytes, max(MIN_PIECE_BYTES, -(-total // (parallelism * rounds))))
 
 
-def piece_count(topic: Waiting, share: int, size: int) -> int:
+def range_count(topic: WaitingRange, share: int, size: int) -> int:
     """In how many pieces a topic's share goes; one if the topic is suspect, so that little is written in vain."""
     return 1 if topic.suspect else max(1, -(-share // size))
 
 
-def whole(topic: Waiting) -> Piece:
-    return Piece(topic.topic, topic.start, topic.end, topic.nbytes)
+def whole(topic: WaitingRange) -> WriteRange:
+    return WriteRange(topic.topic, topic.start, topic.end, topic.nbytes)
 
 
-def cut(topic: Waiting, ends: Sequence[int]) -> list[Piece]:
+def cut(topic: WaitingRange, ends: Sequence[int]) -> list[WriteRange]:
     """The topic's pieces, given where each ends; what lies behind the last is left for later."""
     starts = [topic.start, *ends[:-1]]
     average = topic.nbytes / topic.messages
     return [
-        Piece(topic.topic, start, end, round(average * (end - start))) for start, end in zip(starts, ends, strict=True)
+        WriteRange(topic.topic, start, end, round(average * (end - start)))
+        for start, end in zip(starts, ends, strict=True)
     ]
 
 
-def pack(pieces: Sequence[Piece], parallelism: int) -> list[list[Piece]]:
+def pack(pieces: Sequence[WriteRange], parallelism: int) -> list[list[WriteRange]]:
     """Share the pieces out into tasks of about equal cost, the costliest first; each task's in offset order."""
     total = sum(piece.nbytes for piece in pieces)
     spread = TASKS_PER_CORE if total >= TASKS_PER_CORE * parallelism * MIN_PIECE_BYTES else 1
-    tasks: list[list[Piece]] = [[] for _ in range(min(len(pieces), spread * parallelism))]
+    tasks: list[list[WriteRange]] = [[] for _ in range(min(len(pieces), spread * parallelism))]
     loads = [(0, number) for number in range(len(tasks))]
     heapify(loads)
     for piece in sorted(pieces, key=lambda one: (-one.nbytes, one.topic, one.start)):

@@ -9,7 +9,7 @@ MAX_ERROR_LENGTH = 500
 
 
 @dataclass
-class TopicFigures:
+class TopicPassFigures:
     topic: TopicName
     messages: int = 0
     bytes: int = 0
@@ -34,7 +34,7 @@ class TopicFigures:
         error = None if self.error is None else self.error[:MAX_ERROR_LENGTH]
         return {**asdict(self), "topic": str(self.topic), "error": error}
 
-    def add(self, other: "TopicFigures") -> None:
+    def add(self, other: "TopicPassFigures") -> None:
         """Take a later pass over the same topic in: counts are added, the rest is replaced."""
         for name in _COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -61,10 +61,10 @@ _COUNTED = (
 class PassFigures:
     seconds: float = 0.0
     job_seconds: float = 0.0
-    topics: dict[TopicName, TopicFigures] = field(default_factory=dict)
+    topics: dict[TopicName, TopicPassFigures] = field(default_factory=dict)
 
-    def of(self, topic: TopicName) -> TopicFigures:
-        return self.topics.setdefault(topic, TopicFigures(topic))
+    def of(self, topic: TopicName) -> TopicPassFigures:
+        return self.topics.setdefault(topic, TopicPassFigures(topic))
 
     @property
     def messages(self) -> int:

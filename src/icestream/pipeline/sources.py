@@ -9,7 +9,7 @@ import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import uuid4
 
@@ -20,9 +20,34 @@ from icestream.client.pipeline import BacklogAnswer, TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
 from icestream.model.frames import Frame
-from icestream.pipeline.backfill import ReadBack, cut_evenly
 from icestream.pipeline.cloud_backlog import CloudBacklog, CloudStreams
 from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
+from icestream.pipeline.planner import mean_bytes
+
+# --------------------
+# Messages that neither log nor cloud have any more, for a table that lacks them: another table of the topic has them.
+#
+# They are read through the broker, which finds them by itself: its readers look into every table of a topic. So a table
+# that is new, or was not fed for a while, is filled up like from the log: in pieces, each once, from its ledger on.
+
+
+@dataclass(frozen=True)
+class BackfillBacklog(TopicBacklog):
+    """What a table of the topic holds before its log begins."""
+
+
+def backfill_before_log(log: TopicBacklog, start: int, end: int) -> BackfillBacklog:
+    """The messages from an offset on to where the log begins, or to where the table that has them ends."""
+    end = min(end, log.start_offset)
+    nbytes = max(1, round(mean_bytes(log) * (end - start)))
+    return replace(BackfillBacklog(**vars(log)), start_offset=start, durable_end=end, nbytes=nbytes)
+
+
+def cut_evenly(held: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+    """Where pieces of about `piece_bytes` end, if all messages are of the same size."""
+    step = max(1, int(piece_bytes / mean_bytes(held)))
+    return [min(end, start + step * number) for number in range(1, max_pieces + 1) if start + step * (number - 1) < end]
+
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 5.0
@@ -84,7 +109,7 @@ def cut_objects(topic: CloudBacklog, start: int, end: int, *, piece_bytes: int, 
     return cuts
 
 
-class Sources:
+class MessageSources:
     """The broker first, the cloud where there is one to stand in for it. Not for several threads but for the hints."""
 
     def __init__(self, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
@@ -168,7 +193,7 @@ class Sources:
     def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
         if isinstance(topic, CloudBacklog):
             return cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
-        if isinstance(topic, ReadBack):
+        if isinstance(topic, BackfillBacklog):
             return cut_evenly(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
         return self._client.cut_range(topic.topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
 

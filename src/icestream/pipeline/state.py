@@ -1,20 +1,85 @@
 """What the driver remembers of a topic between passes. All of it can be lost: the truth is in the table."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
 
 from icestream.client.pipeline import TopicBacklog
+from icestream.config import Settings
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import STREAM_SCHEMA, decode_schema, stream_schema
+from icestream.model.names import TopicName, is_copy
+from icestream.model.offsets import OffsetRanges
 from icestream.model.units import MIB
 from icestream.pipeline.cloud_backlog import CloudBacklog
-from icestream.pipeline.planner import Waiting, mean_bytes
-from icestream.pipeline.quarantine.poison_search import Suspicion
-from icestream.pipeline.sink import Sink
-from icestream.table import TableSpec, TopicTable
+from icestream.pipeline.commit import PendingCommit
+from icestream.pipeline.planner import PassLimits, WaitingRange, due_at, mean_bytes
+from icestream.pipeline.quarantine.poison_search import PoisonSearch
+from icestream.pipeline.sources import MessageSources
+from icestream.table import TableSpec, TopicTable, WrittenFile
+
+# --------------------
+# One table that a topic's messages go to. A topic has one or two of them, each with a ledger of its own.
+
+
+CLEAN_SECONDS = 600.0
+"""How often the folders of a Parquet copy are looked through, for what pipelines that died elsewhere have left."""
+
+
+@dataclass
+class Sink:
+    name: TopicName
+    """The table's: that of the topic, or of its Parquet copy."""
+    table: TopicTable | None = None
+    committed: int | None = None
+    """Of the table's ledger as last seen; none before the table was opened."""
+    pending: PendingCommit | None = None
+    """Written, but not committed because the catalog was away."""
+    poison_search: PoisonSearch | None = None
+    """That a frame behind the committed offset cannot be written. Of this table: another one may be far ahead."""
+    cleaned_at: float | None = None
+    """When the folders of a Parquet copy were last looked through; none: to be done before anything is written."""
+
+    @property
+    def is_copy(self) -> bool:
+        return is_copy(self.name)
+
+    def needs_opening(self, now: float) -> bool:
+        """Whether the table is not loaded, or is a copy whose folders are to be looked through again."""
+        if self.pending is not None:
+            return False
+        return self.table is None or (self.is_copy and self._is_unclean(now))
+
+    def _is_unclean(self, now: float) -> bool:
+        return self.cleaned_at is None or now - self.cleaned_at > CLEAN_SECONDS
+
+    def forget(self) -> None:
+        """Something went wrong: the next pass looks at what is there first."""
+        self.pending = self.table = self.cleaned_at = None
+
+    def take(self, table: TopicTable) -> None:
+        """Use a newly loaded state of the table: what is suspected of messages that it has passed is forgotten."""
+        self.table, self.committed = table, table.ledger.committed_offset
+        if self.poison_search is not None and not self.poison_search.passed(self.committed):
+            self.poison_search = None
+
+    def files_of(self, files: tuple[WrittenFile, ...]) -> tuple[WrittenFile, ...]:
+        """Those that were written for this table."""
+        assert self.table is not None
+        own = self.table.iceberg.metadata.table_uuid
+        return tuple(file for file in files if file.table_uuid == own)
+
+    def pend(self, files: tuple[WrittenFile, ...], end: int, epoch: int, lost: OffsetRanges) -> None:
+        """Note what is to be committed: the messages from the ledger on to before `end`, as far as they are new."""
+        assert self.table is not None
+        assert self.committed is not None
+        start = self.committed
+        if end > start:
+            within = OffsetRanges.of((max(start, first), last) for first, last in lost.ranges if last > start)
+            self.pending = PendingCommit(files, start, end, epoch, within, planned_on=self.table.snapshot_id)
+
 
 JOINED_BYTES = 64 * MIB
 """Tables that are no farther apart than this are fed from one reading of the messages."""
@@ -22,7 +87,7 @@ LONG_AGO = 0.0
 
 
 @dataclass
-class Rest:
+class RetryPause:
     """A topic that failed is left alone for a while, longer each time."""
 
     first_seconds: float
@@ -48,7 +113,7 @@ class Rest:
 @dataclass
 class TopicState:
     backlog: TopicBacklog
-    rest: Rest
+    pause: RetryPause
     since: float
     """When messages that wait were first seen; meaningless while none wait."""
     sinks: list[Sink] = field(default_factory=list)
@@ -61,11 +126,11 @@ class TopicState:
     """When messages of it were last handed to a job."""
     crashed: bool = False
     """The last try took a worker with it: the topic gets a job of its own."""
-    untold: bool = False
+    unreported: bool = False
     """The log cannot be read, or can be read again, and the figures do not say so yet."""
 
     def __post_init__(self) -> None:
-        self.untold = self.backlog.error is not None
+        self.unreported = self.backlog.error is not None
         self._take_format()
 
     def _take_format(self) -> None:
@@ -82,10 +147,10 @@ class TopicState:
         if backlog.schema != self.backlog.schema:
             self.release()
             for sink in self.sinks:
-                sink.suspicion = None
-            self.rest.end()
+                sink.poison_search = None
+            self.pause.end()
         if backlog.error is not None or self.backlog.error is not None:
-            self.untold = True
+            self.unreported = True
         is_other = backlog.format != self.backlog.format
         self.backlog = backlog
         if is_other:
@@ -126,7 +191,7 @@ class TopicState:
         """Whether files may lie in the folders of a Parquet copy that nobody will commit."""
         return any(sink.is_copy and sink.cleaned_at is None and sink.pending is None for sink in self.sinks)
 
-    def look_again(self) -> None:
+    def mark_unclean(self) -> None:
         """Something went wrong, and may have left files where they are seen."""
         for sink in self.sinks:
             sink.cleaned_at = None
@@ -167,22 +232,22 @@ class TopicState:
         return _start(self.fed or tuple(self.sinks))
 
     @property
-    def suspicion(self) -> Suspicion | None:
+    def poison_search(self) -> PoisonSearch | None:
         """What is suspected of the next messages of the tables that are fed."""
         return _suspicion(self.fed or tuple(self.sinks))
 
-    def suspect(self) -> Suspicion:
+    def suspect(self) -> PoisonSearch:
         """The same, which begins here if there was none; the table that lacks the messages keeps it in mind."""
-        found = self.suspicion
+        found = self.poison_search
         if found is None:
             sink = next(sink for sink in self.fed or self.sinks if (sink.committed or 0) == self.start)
-            found = sink.suspicion = Suspicion(self.start)
+            found = sink.poison_search = PoisonSearch(self.start)
         return found
 
     @property
     def is_tried_again(self) -> bool:
         """Whether a next try may find out which frame is to blame, also where the error is one that stays."""
-        return self.suspicion is not None and self.suspicion.verdict is None
+        return self.poison_search is not None and self.poison_search.verdict is None
 
     # What waits for them
 
@@ -198,7 +263,7 @@ class TopicState:
         return self.cut_off is not None
 
     @property
-    def at_hand(self) -> TopicBacklog:
+    def next_backlog(self) -> TopicBacklog:
         """What holds the next messages of the tables that are fed: the log, or, before it begins, what is older."""
         return self._held(self.start) or self.backlog
 
@@ -221,7 +286,7 @@ class TopicState:
         late = tuple(sink for sink in self.sinks if sink.committed != last)
         return [late, ahead] if self.fed == ahead else [ahead, late]
 
-    def waitings(self, end: int | None = None) -> Iterator[Waiting]:
+    def waitings(self, end: int | None = None) -> Iterator[WaitingRange]:
         """What waits, up to `end`, for the tables that are fed together, each in one place; none before all is open."""
         if self.committed is None:
             return
@@ -233,24 +298,24 @@ class TopicState:
             if found is not None:
                 yield found
 
-    def waiting(self, end: int | None = None) -> Waiting | None:
+    def waiting(self, end: int | None = None) -> WaitingRange | None:
         """The first of them."""
         return next(self.waitings(end), None)
 
-    def _waiting(self, sinks: tuple[Sink, ...], end: int | None, *, is_late: bool) -> Waiting | None:
+    def _waiting(self, sinks: tuple[Sink, ...], end: int | None, *, is_late: bool) -> WaitingRange | None:
         start = _start(sinks)
         backlog = self._held(start)
         if backlog is None:
             return None
         end = backlog.durable_end if end is None else min(end, backlog.durable_end)
-        suspicion = _suspicion(sinks)
-        if suspicion is not None and suspicion.limit is not None:
-            end = min(end, suspicion.limit)
+        poison_search = _suspicion(sinks)
+        if poison_search is not None and poison_search.limit is not None:
+            end = min(end, poison_search.limit)
         if end <= start:
             return None
         held = backlog.durable_end - backlog.start_offset
         share = (end - start) / held if held else 1.0
-        return Waiting(
+        return WaitingRange(
             topic=backlog.topic,
             start=start,
             end=end,
@@ -258,11 +323,11 @@ class TopicState:
             since=LONG_AGO if is_late else self.since,
             served=self.used_at,
             awaited=start < backlog.awaited_end <= end,
-            suspect=self.rest.failures > 0,
+            suspect=self.pause.failures > 0,
             tables=tuple(sink.name for sink in sinks),
         )
 
-    def choose(self, waiting: Waiting) -> None:
+    def choose(self, waiting: WaitingRange) -> None:
         """Feed the tables that something waits for."""
         self.fed = tuple(sink for sink in self.sinks if sink.name in waiting.tables)
 
@@ -271,12 +336,106 @@ def _start(sinks: "tuple[Sink, ...] | list[Sink]") -> int:
     return min(sink.committed or 0 for sink in sinks)
 
 
-def _suspicion(sinks: tuple[Sink, ...]) -> Suspicion | None:
+def _suspicion(sinks: tuple[Sink, ...]) -> PoisonSearch | None:
     start = _start(sinks)
-    found = (sink.suspicion for sink in sinks if sink.suspicion is not None and sink.suspicion.start == start)
+    found = (
+        sink.poison_search for sink in sinks if sink.poison_search is not None and sink.poison_search.start == start
+    )
     return next(found, None)
 
 
 @lru_cache(maxsize=256)
 def _schema(text: str | None) -> pa.Schema:
     return STREAM_SCHEMA if text is None else stream_schema(decode_schema(text))
+
+
+# --------------------
+# The topics a pipeline looks after: what the broker or the cloud says of them, and when each is due.
+
+
+_WHOLE_LOOK_SECONDS = 60.0
+"""How often all topics are asked for, not only those that moved, so that deleted ones are forgotten."""
+
+
+class TopicStates:
+    def __init__(self, settings: Settings, sources: MessageSources, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._pattern = settings.pipeline.topics
+        self._clock = clock
+        self._limits = PassLimits.of(settings)
+        self._mark: str | None = None
+        self._looked_at_all = -_WHOLE_LOOK_SECONDS
+        self._listed: set[TopicName] = set()
+        self._known_once = False
+        self._states: dict[TopicName, TopicState] = {}
+
+    def __getitem__(self, topic: TopicName) -> TopicState:
+        return self._states[topic]
+
+    def __iter__(self) -> Iterator[TopicState]:
+        return iter(list(self._states.values()))
+
+    def refresh_all(self) -> None:
+        """Learn of everything that is there now."""
+        self._mark, self._listed = None, set()
+        while not self.look():
+            pass
+
+    def look(self, *, wait_seconds: float = 0.0, seen: float | None = None) -> bool:
+        """Ask the broker what has moved, and wait for it if need be; False if it has more to tell.
+
+        Messages of an answer count as seen when it comes, or at `seen` if the caller was busy since then. What the
+        first answers tell of has waited for nobody knows how long, and is due at once.
+        """
+        if self._clock() - self._looked_at_all > _WHOLE_LOOK_SECONDS:
+            self._mark, self._listed = None, set()
+        whole = self._mark is None
+        answer = self._sources.backlog(self._pattern, mark=self._mark, wait_ms=int(wait_seconds * 1000))
+        now = self._clock()
+        since = LONG_AGO if not self._known_once else now if seen is None else seen
+        for backlog in answer.topics:
+            state = self._states.get(backlog.topic)
+            if state is None or state.backlog.stream_id != backlog.stream_id:
+                self._states[backlog.topic] = TopicState(backlog, self._new_pause(), since)
+            else:
+                state.update(backlog, since)
+        self._listed.update(backlog.topic for backlog in answer.topics)
+        if whole:
+            self._looked_at_all = now
+        if answer.complete:
+            self._mark, self._known_once = answer.mark, True
+        if whole and answer.complete:
+            for gone in self._states.keys() - self._listed:
+                del self._states[gone]
+        return answer.complete
+
+    def forget(self, topic: TopicName) -> None:
+        """The topic is not what it was: ask about all of them again."""
+        self._states.pop(topic, None)
+        self._mark, self._listed = None, set()
+
+    def release_tables(self, keep: int) -> None:
+        """Let go of the loaded tables beyond `keep`, those first that were not used for the longest time."""
+        loaded = sorted((state for state in self if state.is_open), key=lambda state: state.used_at)
+        for state in loaded[: max(0, len(loaded) - keep)]:
+            state.release()
+
+    def due(self, state: TopicState, pass_seconds: float) -> float | None:
+        """When something is to be done for a topic; None while nothing is."""
+        if state.unreported:
+            return LONG_AGO
+        if state.backlog.error is not None:
+            return None
+        if state.is_pending or (state.waits and (state.committed is None or state.is_cut_off)):
+            return state.pause.until
+        times = [due_at(waiting, self._limits, pass_seconds=pass_seconds) for waiting in state.waitings()]
+        return max(state.pause.until, min(times)) if times else None
+
+    def next_due(self, pass_seconds: float) -> float | None:
+        times = (self.due(state, pass_seconds) for state in self._states.values())
+        return min((time for time in times if time is not None), default=None)
+
+    def _new_pause(self) -> RetryPause:
+        pipeline = self._settings.pipeline
+        return RetryPause(pipeline.retry_interval_ms / 1000, pipeline.max_retry_interval_ms / 1000)

@@ -4,10 +4,8 @@ import structlog
 
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.errors import IcestreamError, OffsetOutOfRangeError
-from icestream.pipeline.backfill import read_back
-from icestream.pipeline.sink import Sink
-from icestream.pipeline.sources import Sources
-from icestream.pipeline.state import TopicState
+from icestream.pipeline.sources import MessageSources, backfill_before_log
+from icestream.pipeline.state import Sink, TopicState
 from icestream.table import Ledger, Tables, TopicTable
 from icestream.table.parquet_copy.leftovers import remove_leftovers
 
@@ -20,7 +18,7 @@ def open_table(tables: Tables, state: TopicState, sink: Sink) -> TopicTable:
     return remove_leftovers(table) if sink.is_copy else table
 
 
-def before_log(sources: Sources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:
+def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:
     """Where messages are that a table lacks and the log does not have: in the cloud, or in the topic's other table."""
     try:
         return sources.before_log(backlog, offset)
@@ -30,7 +28,7 @@ def before_log(sources: Sources, tables: Tables, backlog: TopicBacklog, offset: 
         end = max((one.committed_offset for one in ledgers if one.stream_id == backlog.stream_id), default=0)
         if end <= offset:
             raise
-        return read_back(backlog, offset, end)
+        return backfill_before_log(backlog, offset, end)
 
 
 def drop_empty_tables(tables: Tables, backlog: TopicBacklog) -> None:

@@ -13,13 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from icestream.config import QuerySettings
-from icestream.model.errors import (
-    ClosedError,
-    DeadlineError,
-    IcestreamError,
-    InvalidRequestError,
-    LimitReachedError,
-)
+from icestream.model.errors import ClosedError, DeadlineError, IcestreamError, InvalidRequestError, LimitReachedError
 from icestream.model.names import DEFAULT_NAMESPACE, TopicName
 
 OPERATION = "sql"

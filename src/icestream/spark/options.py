@@ -37,7 +37,7 @@ EARLIEST = StartPosition.earliest()
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     broker: str
     topic: TopicName
     start: StartPosition = EARLIEST

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from icestream.client import Client, TopicDescription
 from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.offsets import StartPosition
-from icestream.spark.options import MAX_PARTITIONS, OPERATION, Options
+from icestream.spark.options import MAX_PARTITIONS, OPERATION, SourceOptions
 
 _HISTORY_MESSAGES = 1_000_000
 """In a partition, where nothing tells how large messages are."""
@@ -35,7 +35,7 @@ class OffsetRange(InputPartition):
             yield OffsetRange(self.stream_id, start, min(start + most, self.end), self.from_table)
 
 
-def plan(options: Options, client: Client, topic: TopicDescription, start: int, end: int) -> list[OffsetRange]:
+def plan(options: SourceOptions, client: Client, topic: TopicDescription, start: int, end: int) -> list[OffsetRange]:
     """The partitions of a range, in offset order; none of an empty one."""
     if start >= end:
         return []
@@ -55,7 +55,7 @@ def plan(options: Options, client: Client, topic: TopicDescription, start: int, 
 
 
 def _log_ranges(
-    options: Options, client: Client, topic: TopicDescription, start: int, end: int
+    options: SourceOptions, client: Client, topic: TopicDescription, start: int, end: int
 ) -> Iterator[OffsetRange]:
     cuts = [start]
     try:
@@ -71,7 +71,7 @@ def _log_ranges(
         yield OffsetRange(topic.stream_id, first, behind)
 
 
-def _messages_a_partition(options: Options, client: Client, topic: TopicDescription) -> int:
+def _messages_a_partition(options: SourceOptions, client: Client, topic: TopicDescription) -> int:
     """By the mean size of the messages that the log has."""
     (figures,) = client.stats(topic.topic)["topics"]
     if not figures["message_count"] or not figures["bytes_stored"]:

@@ -12,16 +12,16 @@ from pyspark.sql.types import StructType
 from icestream.client import Client, TopicDescription
 from icestream.model.errors import IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.spark.columns import FrameRows, check_schema, frame_schema
-from icestream.spark.options import OPERATION, Options
+from icestream.spark.options import OPERATION, SourceOptions
 from icestream.spark.plan import OffsetRange, Position, offset_of, plan
-from icestream.spark.tasks import Patience, read_range
+from icestream.spark.tasks import RetryWindow, read_range
 
 # --------------------
 # `spark.read`: a range of a topic, which is settled when the query is planned.
 
 
-class TopicReader(DataSourceReader):
-    def __init__(self, options: Options, schema: StructType) -> None:
+class TopicBatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.for_batch()
         self._schema = schema
 
@@ -65,7 +65,7 @@ _IDLE_SECONDS = 0.05
 class TopicStreamReader(DataSourceStreamReader):
     """One lives in the driver as long as the query; tasks have copies, which only read."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.for_stream()
         self._schema = schema
         self._client: Client | None = None
@@ -129,7 +129,7 @@ class TopicStreamReader(DataSourceStreamReader):
 
     def _describe(self) -> TopicDescription:
         """The topic as it is now; a query outlives a broker that is restarted."""
-        patience = Patience()
+        patience = RetryWindow()
         while True:
             try:
                 return self._open().describe_topic(self._options.topic)
@@ -146,15 +146,15 @@ class IcestreamSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        options = Options.parse(self.options)
+        options = SourceOptions.parse(self.options)
         with options.connect() as client:
             return frame_schema(client.describe_topic(options.topic), options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TopicReader(Options.parse(self.options), schema)
+        return TopicBatchReader(SourceOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return TopicStreamReader(Options.parse(self.options), schema)
+        return TopicStreamReader(SourceOptions.parse(self.options), schema)
 
 
 def register(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from icestream.client.connection import Backoff
 from icestream.model.errors import DamagedError, IcestreamError, IncompatibleTableError
 from icestream.spark.columns import FrameRows
-from icestream.spark.options import OPERATION, Options
+from icestream.spark.options import OPERATION, SourceOptions
 from icestream.spark.plan import OffsetRange
 from icestream.table import Tables
 
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 
 
-class Patience:
+class RetryWindow:
     """Waits before another try, longer each time, until nothing has succeeded for `PATIENCE_SECONDS`."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Patience:
         time.sleep(self._backoff.next())
 
 
-def read_range(options: Options, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
     """Every message of the range once and in order; it ends with an error unless all came, or are known to be lost."""
     count = 0
     for batch in _from_table(options, part, rows) if part.from_table else _from_broker(options, part):
@@ -53,9 +53,9 @@ def read_range(options: Options, part: OffsetRange, rows: FrameRows) -> Iterator
         )
 
 
-def _from_broker(options: Options, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _from_broker(options: SourceOptions, part: OffsetRange) -> Iterator[pa.RecordBatch]:
     """A broken connection is taken up again behind the last batch that came."""
-    patience = Patience()
+    patience = RetryWindow()
     start = part.start
     with options.connect() as client:
         while True:
@@ -71,7 +71,7 @@ def _from_broker(options: Options, part: OffsetRange) -> Iterator[pa.RecordBatch
                 return
 
 
-def _from_table(options: Options, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
+def _from_table(options: SourceOptions, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
 
     return read_history(options, part, rows)
 
@@ -80,7 +80,7 @@ def _from_table(options: Options, part: OffsetRange, rows: FrameRows) -> Iterato
 # History from the table's data files, past the broker. Needs the catalog, the store, and the Iceberg library.
 
 
-def committed_offset(options: Options, stream_id: str) -> int:
+def committed_offset(options: SourceOptions, stream_id: str) -> int:
     """How far the table goes; a table that an earlier topic of the name has left does not count."""
     assert options.settings is not None
     with closing(Tables(options.settings)) as tables:
@@ -90,7 +90,7 @@ def committed_offset(options: Options, stream_id: str) -> int:
     return table.ledger.committed_offset
 
 
-def read_history(options: Options, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
+def read_history(options: SourceOptions, part: OffsetRange, rows: FrameRows) -> Iterator[pa.RecordBatch]:
     """The range, without columns that are not needed. Raises at the end if messages are missing that are not lost."""
     assert options.settings is not None
     with closing(Tables(options.settings)) as tables:

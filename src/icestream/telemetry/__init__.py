@@ -18,9 +18,16 @@ Guarantees:
 
 from icestream.telemetry.convert import to_batch
 from icestream.telemetry.encode import to_request
-from icestream.telemetry.options import Options, Promoted, Source
-from icestream.telemetry.schemas import topic_schema
-from icestream.telemetry.signals import Signal
+from icestream.telemetry.schemas import AttributeOwner, ConversionOptions, Promoted, Signal, topic_schema
 from icestream.telemetry.wire import json_to_request
 
-__all__ = ["Options", "Promoted", "Signal", "Source", "json_to_request", "to_batch", "to_request", "topic_schema"]
+__all__ = [
+    "AttributeOwner",
+    "ConversionOptions",
+    "Promoted",
+    "Signal",
+    "json_to_request",
+    "to_batch",
+    "to_request",
+    "topic_schema",
+]

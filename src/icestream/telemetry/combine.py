@@ -16,11 +16,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from icestream.model.errors import InvalidRequestError
-from icestream.telemetry.signals import Signal
+from icestream.telemetry.schemas import Signal
 from icestream.telemetry.wire import is_whole
 
 
-class Target(NamedTuple):
+class TelemetryTarget(NamedTuple):
     tenant: str
     dataset: str | None
     signal: Signal
@@ -57,18 +57,18 @@ class Combiner:
     def __init__(
         self,
         convert: Callable[[Signal, bytes], pa.RecordBatch],
-        publish: Callable[[Target, pa.RecordBatch], None],
+        publish: Callable[[TelemetryTarget, pa.RecordBatch], None],
         max_bytes: int,
     ) -> None:
         self._convert = convert
         self._publish = publish
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._waiting: dict[Target, list[_Waiting]] = {}
+        self._waiting: dict[TelemetryTarget, list[_Waiting]] = {}
         self.converting = threading.Lock()
         """Held while requests become rows."""
 
-    def store(self, target: Target, request: bytes) -> tuple[int, int]:
+    def store(self, target: TelemetryTarget, request: bytes) -> tuple[int, int]:
         """Return when the request's rows are durable: how many rows and bytes of Arrow they are.
 
         Of rows that became durable together each request has a share by its size: the sum over all is exact.
@@ -86,7 +86,7 @@ class Combiner:
             raise mine.error
         return mine.rows, mine.nbytes
 
-    def _store_waiting(self, target: Target) -> None:
+    def _store_waiting(self, target: TelemetryTarget) -> None:
         """Called for the first one that waits; when it returns that one is answered, and those that it took along."""
         group: list[_Waiting] = []
         try:
@@ -101,7 +101,7 @@ class Combiner:
                     member.answer(error)
             raise
 
-    def _take(self, target: Target) -> list[_Waiting]:
+    def _take(self, target: TelemetryTarget) -> list[_Waiting]:
         """The first request for a topic and others, as many as fit; the first of the rest has the next turn."""
         with self._lock:
             group: list[_Waiting] = []
@@ -138,7 +138,7 @@ class Combiner:
         except Exception as error:  # noqa: BLE001 (raised by who sent it)
             return error
 
-    def _finish(self, target: Target, members: list[_Waiting], batch: pa.RecordBatch | Exception) -> None:
+    def _finish(self, target: TelemetryTarget, members: list[_Waiting], batch: pa.RecordBatch | Exception) -> None:
         """Bring rows into the log and answer those who sent them."""
         error: Exception | None = None
         if isinstance(batch, Exception):
@@ -158,7 +158,7 @@ class Combiner:
         for member in members:
             member.answer(error)
 
-    def _finish_each(self, target: Target, members: list[_Waiting]) -> None:
+    def _finish_each(self, target: TelemetryTarget, members: list[_Waiting]) -> None:
         """For rows that are refused together: those of one of them may be the reason."""
         for member in members:
             with self.converting:

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from icestream.telemetry.arrays import Ints, element_bytes, null_if_empty, owners_of, relist, timestamps, valid
-from icestream.telemetry.attributes import attribute_columns, named
-from icestream.telemetry.options import DEFAULTS, SERVICE_NAME, Options, Source, check_limit
+from icestream.telemetry.attributes import attribute_columns, named, texts_of
 from icestream.telemetry.schemas import (
     BUCKETS,
+    DEFAULTS,
     DOUBLES,
     ENTITY_REFS,
     EVENT,
@@ -22,10 +22,13 @@ from icestream.telemetry.schemas import (
     QUANTILE,
     RESOURCE,
     SCOPE,
+    SERVICE_NAME,
+    AttributeOwner,
+    ConversionOptions,
+    Signal,
+    check_limit,
     topic_schema,
 )
-from icestream.telemetry.signals import Signal
-from icestream.telemetry.values import texts_of
 from icestream.telemetry.wire import decode_request, decode_values
 
 # --------------------
@@ -52,7 +55,7 @@ class Origin:
         return [part.field("attributes") for part in (self.resources.field("resource"), self.scopes.field("scope"))]
 
     def columns(
-        self, scope_of_row: Ints, of_resources: list[pa.Array], of_scopes: list[pa.Array], options: Options
+        self, scope_of_row: Ints, of_resources: list[pa.Array], of_scopes: list[pa.Array], options: ConversionOptions
     ) -> Columns:
         """Resource and scope columns, and what is promoted from them, for rows that belong to these scopes."""
         resources = _resource_columns(self.resources, of_resources, options)
@@ -61,7 +64,7 @@ class Origin:
         return repeat(resources, resource_of_row, options) | repeat(scopes, scope_of_row, options)
 
 
-def walk(resources: pa.StructArray, options: Options) -> Origin:
+def walk(resources: pa.StructArray, options: ConversionOptions) -> Origin:
     """`resources` is what `decode_request` gives: resource, list of scopes, schema URL."""
     scope_lists = resources.field(1)
     scopes = scope_lists.values
@@ -70,24 +73,24 @@ def walk(resources: pa.StructArray, options: Options) -> Origin:
     return Origin(resources, scopes, item_lists.values, owners_of(scope_lists), owners_of(item_lists))
 
 
-def _resource_columns(resources: pa.StructArray, attributes: list[pa.Array], options: Options) -> Columns:
+def _resource_columns(resources: pa.StructArray, attributes: list[pa.Array], options: ConversionOptions) -> Columns:
     resource = resources.field("resource")
     parts = [*attributes, resource.field("dropped_attributes_count"), resource.field("entity_refs").cast(ENTITY_REFS)]
     return {
         "resource": _struct(parts, RESOURCE, resource),
         "resource_schema_url": resources.field("schema_url"),
         SERVICE_NAME.column: _look_up(attributes[0], SERVICE_NAME.key),
-        **promoted_columns(attributes[0], Source.RESOURCE, options),
+        **promoted_columns(attributes[0], AttributeOwner.RESOURCE, options),
     }
 
 
-def _scope_columns(scopes: pa.StructArray, attributes: list[pa.Array], options: Options) -> Columns:
+def _scope_columns(scopes: pa.StructArray, attributes: list[pa.Array], options: ConversionOptions) -> Columns:
     scope = scopes.field("scope")
     parts = [scope.field("name"), scope.field("version"), *attributes, scope.field("dropped_attributes_count")]
     return {
         "scope": _struct(parts, SCOPE, scope),
         "scope_schema_url": scopes.field("schema_url"),
-        **promoted_columns(attributes[0], Source.SCOPE, options),
+        **promoted_columns(attributes[0], AttributeOwner.SCOPE, options),
     }
 
 
@@ -99,12 +102,12 @@ def _look_up(attributes: pa.MapArray, key: str) -> pa.Array:
     return pc.map_lookup(attributes, key, "first")
 
 
-def promoted_columns(attributes: pa.MapArray, source: Source, options: Options) -> Columns:
+def promoted_columns(attributes: pa.MapArray, source: AttributeOwner, options: ConversionOptions) -> Columns:
     wanted = [promoted for promoted in options.promoted if promoted.source is source]
     return {promoted.column: _look_up(attributes, promoted.key) for promoted in wanted}
 
 
-def repeat(columns: Columns, owner_of_row: Ints, options: Options) -> Columns:
+def repeat(columns: Columns, owner_of_row: Ints, options: ConversionOptions) -> Columns:
     """Each column's value for each row, unless all together would be more bytes than allowed."""
     _check_size(columns, owner_of_row, options)
     if len(owner_of_row) and owner_of_row[0] == owner_of_row[-1]:  # rows are in the order of their owners
@@ -113,7 +116,7 @@ def repeat(columns: Columns, owner_of_row: Ints, options: Options) -> Columns:
     return {name: column.take(indices) for name, column in columns.items()}
 
 
-def _check_size(columns: Columns, owner_of_row: Ints, options: Options) -> None:
+def _check_size(columns: Columns, owner_of_row: Ints, options: ConversionOptions) -> None:
     if sum(column.nbytes for column in columns.values()) * len(owner_of_row) <= options.max_batch_bytes:
         return
     owners, rows_of = np.unique(owner_of_row, return_counts=True)
@@ -133,7 +136,7 @@ def _tile(one: pa.Array, count: int) -> pa.Array:
 # Spans as rows.
 
 
-def span_columns(resources: pa.StructArray, options: Options) -> Columns:
+def span_columns(resources: pa.StructArray, options: ConversionOptions) -> Columns:
     origin = walk(resources, options)
     spans = origin.items
     event_lists, link_lists = spans.field("events"), spans.field("links")
@@ -162,7 +165,7 @@ def span_columns(resources: pa.StructArray, options: Options) -> Columns:
         "dropped_events_count": spans.field("dropped_events_count"),
         "links": _links(link_lists, of_links),
         "dropped_links_count": spans.field("dropped_links_count"),
-        **promoted_columns(own[0], Source.ITEM, options),
+        **promoted_columns(own[0], AttributeOwner.ITEM, options),
         **origin.columns(origin.scope_of_item, of_resources, of_scopes, options),
     }
 
@@ -195,7 +198,7 @@ def _links(lists: pa.ListArray, attributes: list[pa.Array]) -> pa.Array:
 # Log records as rows.
 
 
-def log_columns(resources: pa.StructArray, options: Options) -> Columns:
+def log_columns(resources: pa.StructArray, options: ConversionOptions) -> Columns:
     origin = walk(resources, options)
     records = origin.items
     own, of_resources, of_scopes = attribute_columns(
@@ -215,12 +218,12 @@ def log_columns(resources: pa.StructArray, options: Options) -> Columns:
         "flags": records.field("flags").cast(pa.int64()),
         **named(own),
         "dropped_attributes_count": records.field("dropped_attributes_count"),
-        **promoted_columns(own[0], Source.ITEM, options),
+        **promoted_columns(own[0], AttributeOwner.ITEM, options),
         **origin.columns(origin.scope_of_item, of_resources, of_scopes, options),
     }
 
 
-def _body(raw: pa.Array, options: Options) -> Columns:
+def _body(raw: pa.Array, options: ConversionOptions) -> Columns:
     """The body's text, type and, where those say less than was sent, its serialized form."""
     present = valid(raw)
     texts = texts_of(
@@ -248,7 +251,7 @@ def _body(raw: pa.Array, options: Options) -> Columns:
 _QUANTILES = pa.list_(pa.field("element", QUANTILE))
 
 
-def point_columns(resources: pa.StructArray, options: Options) -> Columns:
+def point_columns(resources: pa.StructArray, options: ConversionOptions) -> Columns:
     origin = walk(resources, options)
     metrics = origin.items
     lists = {kind: metrics.field(kind).field("data_points") for kind in KINDS}
@@ -269,7 +272,7 @@ def point_columns(resources: pa.StructArray, options: Options) -> Columns:
     return repeated | _in_order(rows, order, own)
 
 
-def _points(kind: str, points: pa.StructArray, options: Options) -> Columns:
+def _points(kind: str, points: pa.StructArray, options: ConversionOptions) -> Columns:
     sources = [points.field("attributes")]
     exemplar_lists = points.field("exemplars") if kind != "summary" else None
     if exemplar_lists is not None:
@@ -284,7 +287,7 @@ def _points(kind: str, points: pa.StructArray, options: Options) -> Columns:
         "flags": points.field("flags"),
         **named(own),
         **KINDS[kind](points),
-        **promoted_columns(own[0], Source.ITEM, options),
+        **promoted_columns(own[0], AttributeOwner.ITEM, options),
     }
     if exemplar_lists is not None:
         columns["exemplars"] = _exemplars(exemplar_lists, of_exemplars[0])
@@ -375,14 +378,14 @@ def _in_order(rows: list[pa.RecordBatch], order: Ints, schema: pa.Schema) -> Col
     return dict(zip(schema.names, merged.columns, strict=True))
 
 
-_COLUMNS: dict[Signal, Callable[[pa.StructArray, Options], Columns]] = {
+_COLUMNS: dict[Signal, Callable[[pa.StructArray, ConversionOptions], Columns]] = {
     Signal.TRACES: span_columns,
     Signal.LOGS: log_columns,
     Signal.METRICS: point_columns,
 }
 
 
-def to_batch(signal: Signal, request: bytes, options: Options = DEFAULTS) -> pa.RecordBatch:
+def to_batch(signal: Signal, request: bytes, options: ConversionOptions = DEFAULTS) -> pa.RecordBatch:
     """The rows of a serialized request: one a span, log record or data point, in the request's order."""
     check_limit("bytes in the request", len(request), options.max_request_bytes)
     columns = _COLUMNS[signal](decode_request(signal, request), options)

@@ -19,10 +19,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from icestream.model.errors import InvalidMessageError
-from icestream.telemetry.attributes import key_values
-from icestream.telemetry.schemas import BASE
-from icestream.telemetry.signals import Signal, new_request
-from icestream.telemetry.values import set_value
+from icestream.telemetry.attributes import key_values, set_value
+from icestream.telemetry.schemas import BASE, Signal, new_request
 
 # --------------------
 # The resources, scopes and metrics of a request that is made from rows: each once, where its first row stands.

@@ -27,11 +27,10 @@ from icestream.model.callers import Callers
 from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidNameError, TooLargeError
 from icestream.storage import IcebergStorage, Topic
-from icestream.telemetry.combine import Combiner, Target
+from icestream.telemetry.combine import Combiner, TelemetryTarget
 from icestream.telemetry.convert import to_batch
-from icestream.telemetry.options import Options, Promoted, Source
-from icestream.telemetry.signals import Signal
-from icestream.telemetry.tenants import Sender, TenantLimits, TenantRefusedError, Tenants, TenantStatistics
+from icestream.telemetry.schemas import AttributeOwner, ConversionOptions, Promoted, Signal
+from icestream.telemetry.tenants import TelemetrySender, TenantLimits, TenantRefusedError, Tenants, TenantStatistics
 from icestream.telemetry.topics import TelemetryTopics
 from icestream.telemetry.wire import json_to_request
 from icestream.wal import Append
@@ -62,7 +61,7 @@ class Ingest:
         settings = storage.settings.telemetry
         self.options = options_of(storage.settings)
         attribute = settings.tenant_attribute
-        named = (Promoted(attribute, _TENANT_COLUMN, Source.RESOURCE),) if attribute is not None else ()
+        named = (Promoted(attribute, _TENANT_COLUMN, AttributeOwner.RESOURCE),) if attribute is not None else ()
         self._conversion = replace(self.options, promoted=(*self.options.promoted, *named))
         self._by_attribute = attribute is not None
         self._storage = storage
@@ -73,13 +72,13 @@ class Ingest:
         self.tenants = Tenants(settings, callers, self._topics.has_tenant)
         self.statistics = TenantStatistics(settings.max_tracked_tenants, self.tenants.is_known)
 
-    def store(self, signal: Signal, sender: Sender, request: bytes, *, is_json: bool = False) -> Stored:
+    def store(self, signal: Signal, sender: TelemetrySender, request: bytes, *, is_json: bool = False) -> Stored:
         """Bring a request, serialized or in JSON, into the log of its tenants; returns when it is durable."""
         if self._by_attribute:
             return self._store_divided(signal, sender, self._plain(signal, request, is_json=is_json))
         assert sender.tenant is not None
         self._limits.take({sender.tenant: len(request)})
-        target = Target(sender.tenant, sender.dataset, signal)
+        target = TelemetryTarget(sender.tenant, sender.dataset, signal)
         stored = Stored(*self._combiner.store(target, self._plain(signal, request, is_json=is_json)))
         self.statistics.accepted(sender.tenant, signal, rows=stored.rows, nbytes=len(request))
         return stored
@@ -90,11 +89,11 @@ class Ingest:
         with self._combiner.converting:
             return json_to_request(signal, request, self.options)
 
-    def _publish_rows(self, target: Target, rows: pa.RecordBatch) -> None:
+    def _publish_rows(self, target: TelemetryTarget, rows: pa.RecordBatch) -> None:
         topic = self._topics.get(*target)
         self._storage.publish(topic, _fitted(rows, topic.body_schema), level=AckLevel.DISK)
 
-    def _store_divided(self, signal: Signal, sender: Sender, request: bytes) -> Stored:
+    def _store_divided(self, signal: Signal, sender: TelemetrySender, request: bytes) -> Stored:
         with self._combiner.converting:
             batch = to_batch(signal, request, self._conversion)
         parts, refused = self._divide(batch, sender)
@@ -114,7 +113,7 @@ class Ingest:
     def _count(
         self,
         signal: Signal,
-        sender: Sender,
+        sender: TelemetrySender,
         stored: list[tuple[Topic, pa.RecordBatch]],
         refused: _Refused,
         nbytes: int,
@@ -130,7 +129,7 @@ class Ingest:
             self.statistics.rejected(tenant if sender.any_tenant else sender.tenant, signal, count)
 
     def _find_topics(
-        self, signal: Signal, sender: Sender, parts: dict[str, pa.RecordBatch], refused: _Refused
+        self, signal: Signal, sender: TelemetrySender, parts: dict[str, pa.RecordBatch], refused: _Refused
     ) -> list[tuple[Topic, pa.RecordBatch]]:
         """Where the parts go; one that can never go anywhere joins the refused, so that it does not stop the others."""
         found = []
@@ -143,7 +142,7 @@ class Ingest:
                 refused[tenant] = (rows.num_rows, error)
         return found
 
-    def _divide(self, batch: pa.RecordBatch, sender: Sender) -> tuple[dict[str, pa.RecordBatch], _Refused]:
+    def _divide(self, batch: pa.RecordBatch, sender: TelemetrySender) -> tuple[dict[str, pa.RecordBatch], _Refused]:
         """Rows by tenant, and by name the rows whose tenant is refused, with the reason."""
         named = batch.column(batch.num_columns - 1)
         rows = batch.select(batch.schema.names[:-1])
@@ -168,7 +167,7 @@ class Ingest:
                 parts[str(name)] = part
         return parts, refused
 
-    def _refusal(self, name: str | None, sender: Sender) -> IcestreamError | None:
+    def _refusal(self, name: str | None, sender: TelemetrySender) -> IcestreamError | None:
         if name is None:
             return TenantRefusedError("a resource names no tenant", operation="publish telemetry")
         if name != sender.tenant:
@@ -205,10 +204,10 @@ class Ingest:
             raise failure or failures[0]
 
 
-def options_of(settings: Settings) -> Options:
+def options_of(settings: Settings) -> ConversionOptions:
     telemetry = settings.telemetry
-    return Options(
-        promoted=tuple(Promoted(key, column, Source(source)) for source, key, column in telemetry.promoted),
+    return ConversionOptions(
+        promoted=tuple(Promoted(key, column, AttributeOwner(source)) for source, key, column in telemetry.promoted),
         max_request_bytes=telemetry.max_request_bytes,
         max_rows=telemetry.max_request_rows,
         max_batch_bytes=settings.server.max_batch_bytes * 15 // 16,  # the rest is for what a frame adds

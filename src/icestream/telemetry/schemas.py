@@ -1,14 +1,95 @@
-"""The columns of the three topics.
+"""The three kinds of telemetry, and the request of each."""
 
-Every type here is one that a table holds as it is, so that rows move from the log into files without a cast, and every
-nested field may be null, as in the table. `docs/telemetry-mapping.md` explains each column.
-"""
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from icestream.model.errors import InvalidRequestError
-from icestream.telemetry.options import DEFAULTS, SERVICE_NAME, Options
-from icestream.telemetry.signals import Signal
+from icestream.model.errors import InvalidRequestError, TooLargeError
+from icestream.model.units import MIB
+
+
+class Signal(StrEnum):
+    """The value is also the name of the tenant's topic."""
+
+    TRACES = "traces"
+    LOGS = "logs"
+    METRICS = "metrics"
+
+
+REQUESTS: dict[Signal, Any] = {
+    Signal.TRACES: ExportTraceServiceRequest,
+    Signal.LOGS: ExportLogsServiceRequest,
+    Signal.METRICS: ExportMetricsServiceRequest,
+}
+"""The message that an exporter sends."""
+
+
+def new_request(signal: Signal) -> Message:
+    made: Message = REQUESTS[signal]()
+    return made
+
+
+# --------------------
+# What a caller decides about a conversion: promoted columns and limits.
+
+
+class AttributeOwner(StrEnum):
+    """Where a promoted attribute is looked for."""
+
+    RESOURCE = "resource"
+    SCOPE = "scope"
+    ITEM = "item"
+    """The attributes of the span, log record or data point itself."""
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """An attribute that has a column of its own, beside its place in the map."""
+
+    key: str
+    column: str
+    source: AttributeOwner = AttributeOwner.ITEM
+
+
+SERVICE_NAME = Promoted("service.name", "service_name", AttributeOwner.RESOURCE)
+"""Promoted always: there is no telemetry without the question whose it is."""
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    promoted: tuple[Promoted, ...] = ()
+    """Further columns, behind all others; a topic that has some may get more."""
+    max_request_bytes: int = 16 * MIB
+    """A parsed request is held in memory for a moment. The worst one, all empty spans, takes 90 times its bytes."""
+    max_rows: int = 1_000_000
+    max_batch_bytes: int = 256 * MIB
+    """Of the rows made from one request. Each row repeats its resource, so a small request can ask for many bytes."""
+    max_depth: int = 24
+    """How deep arrays and maps may be nested in one attribute value. The protobuf parser itself gives up near 30."""
+
+
+DEFAULTS = ConversionOptions()
+
+
+def check_limit(what: str, found: int, limit: int) -> None:
+    if found > limit:
+        raise TooLargeError(
+            f"{found} {what}, the limit is {limit}", operation="decode telemetry", remedy="send smaller requests"
+        )
+
+
+# --------------------
+# The columns of the three topics.
+#
+# A table holds every type here as it is: rows move from the log into files without a cast. Every
+# nested field may be null, as in the table. `docs/telemetry-mapping.md` explains each column.
+
 
 TIME = pa.timestamp("us", tz="UTC")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
@@ -168,7 +249,7 @@ _METRICS = [
 BASE = {Signal.TRACES: pa.schema(_TRACES), Signal.LOGS: pa.schema(_LOGS), Signal.METRICS: pa.schema(_METRICS)}
 
 
-def topic_schema(signal: Signal | str, options: Options = DEFAULTS) -> pa.Schema:
+def topic_schema(signal: Signal | str, options: ConversionOptions = DEFAULTS) -> pa.Schema:
     """The columns of a signal's topic, promoted ones behind the others."""
     base = BASE[_known(signal)]
     taken = {name.lower() for name in base.names}

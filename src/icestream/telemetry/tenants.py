@@ -15,7 +15,7 @@ from icestream.config.reserved import RESERVED_NAMESPACES
 from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidNameError, OverloadedError
 from icestream.model.names import MAX_PART_LENGTH, check_part
-from icestream.telemetry.signals import Signal
+from icestream.telemetry.schemas import Signal
 
 # --------------------
 # Why telemetry is refused, beyond what every publisher may hear.
@@ -42,7 +42,7 @@ _OPERATION = "identify tenant"
 
 
 @dataclass(frozen=True)
-class Sender:
+class TelemetrySender:
     """For whom a request speaks."""
 
     tenant: str | None
@@ -66,7 +66,7 @@ class Tenants:
             check_tenant(tenant)
         self._known = named | callers.namespaces
 
-    def identify(self, headers: Mapping[str, str]) -> Sender:
+    def identify(self, headers: Mapping[str, str]) -> TelemetrySender:
         """Who sends a request, from its headers (in small letters); raises where that is nobody who may."""
         settings = self._settings
         owner = self._callers.identify(headers.get("authorization"), operation=_OPERATION).namespace
@@ -81,7 +81,7 @@ class Tenants:
                     operation=_OPERATION,
                     remedy=f"leave the header {settings.tenant_header} out",
                 )
-            return Sender(check_tenant(owner), dataset, any_tenant=False)
+            return TelemetrySender(check_tenant(owner), dataset, any_tenant=False)
         tenant = named if named is not None else settings.default_tenant
         if tenant is None:
             if settings.tenant_attribute is None:
@@ -92,7 +92,7 @@ class Tenants:
                 )
         else:
             self.check(tenant)
-        return Sender(tenant, dataset)
+        return TelemetrySender(tenant, dataset)
 
     def is_known(self, tenant: str) -> bool:
         """Whether somebody has named it, or it has topics."""
@@ -140,7 +140,7 @@ BURST_SECONDS = 2.0
 """A tenant that was silent may send what these seconds allow at once."""
 
 
-class Bucket:
+class TokenBucket:
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate
         self._level = rate * BURST_SECONDS
@@ -165,7 +165,7 @@ class TenantLimits:
         self._max_tenants = settings.max_tracked_tenants
         self._clock = clock
         self._lock = threading.Lock()
-        self._buckets: OrderedDict[str, tuple[Bucket | None, ...]] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[TokenBucket | None, ...]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -187,10 +187,10 @@ class TenantLimits:
                 if volume is not None:
                     volume.take(nbytes)
 
-    def _of(self, tenant: str, now: float) -> tuple[Bucket | None, ...]:
+    def _of(self, tenant: str, now: float) -> tuple[TokenBucket | None, ...]:
         buckets = self._buckets.get(tenant)
         if buckets is None:
-            buckets = tuple(Bucket(rate, now) if rate else None for rate in self._rates)
+            buckets = tuple(TokenBucket(rate, now) if rate else None for rate in self._rates)
             self._buckets[tenant] = buckets
             if len(self._buckets) > self._max_tenants:
                 self._buckets.popitem(last=False)

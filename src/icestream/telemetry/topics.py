@@ -9,9 +9,7 @@ from icestream.model.errors import InvalidRequestError, LimitReachedError, Topic
 from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage, Topic
-from icestream.telemetry.options import Options
-from icestream.telemetry.schemas import topic_schema
-from icestream.telemetry.signals import Signal
+from icestream.telemetry.schemas import ConversionOptions, Signal, topic_schema
 
 # --------------------
 # What a tenant's topics are called and how their tables are laid out: known to all who may make one.
@@ -45,7 +43,7 @@ def partition_by(settings: TelemetrySettings) -> tuple[str, ...]:
 
 
 class TelemetryTopics:
-    def __init__(self, storage: IcebergStorage, settings: TelemetrySettings, options: Options) -> None:
+    def __init__(self, storage: IcebergStorage, settings: TelemetrySettings, options: ConversionOptions) -> None:
         self._storage = storage
         self._max_topics = settings.max_topics_per_tenant
         self._partition_by = partition_by(settings)

@@ -30,8 +30,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from ptars import HandlerPool
 
 from icestream.model.errors import InvalidMessageError
-from icestream.telemetry.options import DEFAULTS, Options, check_limit
-from icestream.telemetry.signals import REQUESTS, Signal
+from icestream.telemetry.schemas import DEFAULTS, REQUESTS, ConversionOptions, Signal, check_limit
 
 _OPAQUE = frozenset(
     {
@@ -157,7 +156,7 @@ def _decoded(decode: Any, source: Any) -> pa.RecordBatch:
 _IDS = frozenset({"trace_id", "span_id", "parent_span_id"})
 
 
-def json_to_request(signal: Signal, text: bytes | str, options: Options = DEFAULTS) -> bytes:
+def json_to_request(signal: Signal, text: bytes | str, options: ConversionOptions = DEFAULTS) -> bytes:
     """The serialized request that the text describes."""
     check_limit("bytes in the request", len(text), options.max_request_bytes)
     request = REQUESTS[signal]()

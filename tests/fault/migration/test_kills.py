@@ -19,7 +19,7 @@ from tests.topics import Topics
 from icestream import Client
 from icestream.broker_process import BrokerProcess
 from icestream.config import Settings
-from icestream.migration import Migration, MigrationReport, Request, State, open_source
+from icestream.migration import FileState, Migration, MigrationReport, MigrationRequest, open_source
 from icestream.model.errors import IcestreamError, UnavailableError
 from icestream.model.names import TopicName
 
@@ -66,7 +66,7 @@ def wait_for_rows(client: Client, count: int, process: "subprocess.Popen[bytes]"
 
 
 def migrate(topics: Topics, place: Path, progress: Any = None, **request: Any) -> MigrationReport:
-    given = Request(**{"tenant": TOPIC.namespace, "wait": False, "batch_rows": 7, **request})
+    given = MigrationRequest(**{"tenant": TOPIC.namespace, "wait": False, "batch_rows": 7, **request})
     with Client(topics.broker.flight) as client:
         return Migration(client, open_source(str(place), Settings()), Settings(), given, progress).run()
 
@@ -203,12 +203,12 @@ def test_what_another_migration_finished_meanwhile_is_not_published_again_by_one
         other: list[MigrationReport] = []
         slow = migrate(topics, tmp_path / "old", WhileMoving(lambda: other.append(migrate(topics, tmp_path / "old"))))
         assert other[0].published == 1_200
-        assert (slow.published, {file.state for file in slow.files}) == (0, {State.PUBLISHED})
+        assert (slow.published, {file.state for file in slow.files}) == (0, {FileState.PUBLISHED})
         check(topics, rows)
 
 
 def test_a_broker_that_stays_away_ends_it_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icestream.migration.calls.RETRY_SECONDS", 1.0)
+    monkeypatch.setattr("icestream.migration.retries.RETRY_SECONDS", 1.0)
     rows = write_tree(tmp_path / "old", 4, 100)
     with broker_with(tmp_path / "data") as topics:
         killed = threading.Event()

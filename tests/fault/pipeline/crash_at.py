@@ -94,9 +94,9 @@ def _wrap_driver() -> None:
 
     assert worker.__name__ == session.WORKER_MODULE
     session.WORKER_MODULE = "tests.fault.pipeline.crash_at"
-    _wrap(one_pass.Passes, "_pieces", after="after-plan")
+    _wrap(one_pass.PassRunner, "_cut_ranges", after="after-plan")
     _wrap(TopicTable, "commit", before="before-commit", after="after-commit")
-    _wrap(Quarantine, "_convict", after="after-quarantine-file")
+    _wrap(Quarantine, "_put_frame_aside", after="after-quarantine-file")
 
 
 def _wrap_tasks() -> None:

@@ -20,8 +20,8 @@ from icestream.model.names import copy_of
 from icestream.pipeline.commit import commit
 from icestream.pipeline.driver import Runner
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.sink import Sink
 from icestream.pipeline.spark.session import JobFailedError
+from icestream.pipeline.state import Sink
 from icestream.table import TopicTable
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
@@ -131,7 +131,7 @@ def test_a_pass_that_another_pipeline_has_fenced_off_is_planned_anew(site: Site,
     def come_in_between() -> None:
         seen.append(len(offsets_by_glob(folder(site, "first"))))
         second = site.runner()
-        second.topics.look_at_all()
+        second.topics.refresh_all()
         second.passes._open(list(second.topics), PassFigures())
         seen.append(len(offsets_by_glob(folder(site, "first"))))
 

@@ -98,7 +98,7 @@ def test_a_pipeline_that_wakes_between_its_write_and_its_commit_commits_nothing_
             site.publish("events")
 
     zombie = site.runner(InlineJobs(after=once(go_on_without_it)), table=FEW_SNAPSHOTS)
-    zombie.topics.look_at_all()
+    zombie.topics.refresh_all()
     figures = zombie.passes.run({site.topic("events"): 20}).topics[site.topic("events")]
     assert (figures.commits, figures.conflicts) == (0, 1)
     site.drain(zombie)
@@ -113,7 +113,7 @@ def test_a_pipeline_that_was_ahead_of_the_others_files_commits_what_is_left(site
         site.publish("events")
 
     other = site.runner(InlineJobs(before=once(publish_more)))
-    other.topics.look_at_all()
+    other.topics.refresh_all()
     ahead = site.runner(InlineJobs(after=once(lambda: other.passes.run({site.topic("events"): 10}))))
     site.publish("events")
     site.drain(ahead)

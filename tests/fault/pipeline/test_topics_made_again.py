@@ -40,7 +40,7 @@ def test_a_topic_made_again_and_written_by_another_pipeline_is_not_touched_by_th
         site.drain(site.runner())
 
     zombie = site.runner(InlineJobs(after=once(make_again_and_write)))
-    zombie.topics.look_at_all()
+    zombie.topics.refresh_all()
     figures = zombie.passes.run({site.topic("events"): 20}).topics[site.topic("events")]
     assert (figures.commits, figures.messages) == (0, 0)
     site.check("events")
@@ -60,7 +60,7 @@ def test_messages_of_a_topic_made_again_never_come_into_the_kept_table_of_the_ol
         site.publish("events", 60)
 
     runner = site.runner(InlineJobs(before=once(make_again_beside_the_kept_table)))
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     runner.passes.run({site.topic("events"): 40})
     figures = runner.drain(threading.Event()).topics[site.topic("events")]
     assert "belongs to the stream" in str(figures.error)

@@ -19,8 +19,8 @@ from icestream.pipeline.fetch import FromBroker
 from icestream.pipeline.tasks import Written, write_parcels
 from icestream.server.otlp.grpc_door import METHODS
 from icestream.spark.columns import frame_schema
-from icestream.spark.options import Options
-from icestream.spark.source import TopicReader
+from icestream.spark.options import SourceOptions
+from icestream.spark.source import TopicBatchReader
 from icestream.table import Tables
 from icestream.telemetry import Signal
 
@@ -76,13 +76,13 @@ class TestTelemetry:
 
 
 class TestSpark:
-    def options(self, guarded: Guarded, topic: str, token: str) -> Options:
-        return Options.parse({"broker": guarded.broker.doors["flight"], "topic": topic, "token": token})
+    def options(self, guarded: Guarded, topic: str, token: str) -> SourceOptions:
+        return SourceOptions.parse({"broker": guarded.broker.doors["flight"], "topic": topic, "token": token})
 
     def test_a_frame_of_ones_own(self, guarded: Guarded) -> None:
         options = self.options(guarded, OWN, ACME)
         with options.connect() as client:
-            reader = TopicReader(options, frame_schema(client.describe_topic(options.topic), None))
+            reader = TopicBatchReader(options, frame_schema(client.describe_topic(options.topic), None))
         reader = pickle.loads(pickle.dumps(reader))  # as Spark does it
         assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == 3
         assert ACME not in repr(options)

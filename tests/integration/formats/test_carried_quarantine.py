@@ -11,7 +11,7 @@ from tests.unit.table.conftest import local
 
 from icestream.model.enums import StorageFormat
 from icestream.model.messages import Encoding
-from icestream.pipeline.backfill import read_back
+from icestream.pipeline.sources import backfill_before_log
 from icestream.table.quarantine import note_retried, read_about, read_frame, read_retried
 from icestream.wal import prepare
 
@@ -66,11 +66,12 @@ def test_a_table_that_is_filled_takes_the_frame_over(place: Place, first: str, f
 def test_pieces_that_end_in_the_middle_of_the_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     offset = put_one_aside(place, "parquet")
     monkeypatch.setattr(
-        "icestream.pipeline.table_loading.read_back", lambda log, start, _end: read_back(log, start, start + offset + 1)
+        "icestream.pipeline.table_loading.read_back",
+        lambda log, start, _end: backfill_before_log(log, start, start + offset + 1),
     )
     place.start("both")
     runner = place.runner(pipeline=QUICK)
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     runner.passes.run()
     assert place.committed(NAME) == offset + 1
     assert place.table(NAME).quarantined == ()

@@ -111,7 +111,7 @@ def test_a_table_that_is_far_behind_does_not_hold_up_the_other(place: Place, mon
     place.start("both")
     place.publish(10)
     runner = place.runner(pipeline={"max_pass_bytes": 1 << 20, "max_task_bytes": 1 << 20})
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     runner.passes.run()
     runner.passes.run()
     assert (place.committed(NAME), place.committed(COPY)) == (50, begins)  # one pass each

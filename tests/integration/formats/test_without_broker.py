@@ -45,7 +45,7 @@ def test_a_table_that_is_being_filled_hides_nothing(place: Place, monkeypatch: p
     monkeypatch.setattr("icestream.pipeline.state.JOINED_BYTES", 0)
     place.start("both")
     runner = place.runner()
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     runner.passes.run()
     assert place.committed(NAME) < place.committed(COPY) == 40
     assert offsets(place.settings()) == list(range(40))

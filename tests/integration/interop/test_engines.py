@@ -14,7 +14,7 @@ from tests.topics import Topics
 
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
-from icestream.pipeline.maintenance.report import Step
+from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.table import TopicTable
 from icestream_servers.spark_process import SparkProcess
@@ -102,7 +102,7 @@ def topic(request: pytest.FixtureRequest, topics: Topics, spark_process: SparkPr
         topics.publish(name, batch(start))
         topics.drain(name)
     settings = topics.settings_with(maintenance={"min_input_files": 2})
-    (report,) = Maintenance(settings, topics.tables, spark_process.sql(settings)).run([name], [Step.COMPACT])
+    (report,) = Maintenance(settings, topics.tables, spark_process.sql(settings)).run([name], [MaintenanceStep.COMPACT])
     assert report.errors == []
     assert report.steps[0].done["rewritten_data_files_count"] > 0
     topics.publish(name, batch(60))

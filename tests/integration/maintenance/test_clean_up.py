@@ -8,7 +8,7 @@ from tests.integration.maintenance.conftest import Keep
 from tests.topics import Topics
 
 from icestream.model.frames import Frame
-from icestream.pipeline.maintenance.report import Step
+from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.quarantine import FOLDER, put_aside, read_frame
@@ -35,10 +35,10 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(topics: Topics, m
     (report,) = keeper.run([topic], dry_run=True)
     assert report.errors == []
     planned = {step.step: step.planned for step in report.steps}
-    assert planned[Step.COMPACT]["files"] == 6
-    assert planned[Step.EXPIRE] == {"snapshots": 5}
-    assert planned[Step.MANIFESTS] == {"manifests": 6}
-    assert planned[Step.ORPHANS] == {"files": 1}
+    assert planned[MaintenanceStep.COMPACT]["files"] == 6
+    assert planned[MaintenanceStep.EXPIRE] == {"snapshots": 5}
+    assert planned[MaintenanceStep.MANIFESTS] == {"manifests": 6}
+    assert planned[MaintenanceStep.ORPHANS] == {"files": 1}
     assert report.steps[-1].named[0].endswith("left-behind.parquet")
     assert report.after is None
     assert files_of(table) == before
@@ -53,7 +53,7 @@ def test_expiry_keeps_what_tags_and_branches_name(topics: Topics, maintenance: K
     tagged.iceberg.manage_snapshots().create_tag(tagged.snapshot_id, "release").commit()
     topics.fill(topic, 4)
     keeper = maintenance(hours_ahead=48, min_snapshots=2)
-    (report,) = keeper.run([topic], [Step.COMPACT, Step.EXPIRE])
+    (report,) = keeper.run([topic], [MaintenanceStep.COMPACT, MaintenanceStep.EXPIRE])
     assert report.errors == []
     table = topics.table(topic)
     kept = {snapshot.snapshot_id for snapshot in table.iceberg.metadata.snapshots}
@@ -66,7 +66,7 @@ def test_expiry_keeps_what_tags_and_branches_name(topics: Topics, maintenance: K
 def test_nothing_is_expired_before_its_time(topics: Topics, maintenance: Keep) -> None:
     topic = topics.create("clean/young")
     topics.fill(topic, 4)
-    (report,) = maintenance(hours_ahead=23, min_snapshots=1).run([topic], [Step.EXPIRE])
+    (report,) = maintenance(hours_ahead=23, min_snapshots=1).run([topic], [MaintenanceStep.EXPIRE])
     assert report.steps[0].done == {}
     assert len(topics.table(topic).iceberg.metadata.snapshots) == 4
 
@@ -82,7 +82,7 @@ def test_old_orphans_go_and_young_ones_stay(topics: Topics, maintenance: Keep) -
     live = files_of(table) - {old, young}
     for path in live:
         os.utime(path, (time.time() - 4 * DAY_SECONDS,) * 2)
-    (report,) = maintenance().run([topic], [Step.ORPHANS])
+    (report,) = maintenance().run([topic], [MaintenanceStep.ORPHANS])
     assert report.errors == []
     assert report.steps[0].done == {"files": 1}
     assert files_of(table) == live | {young}
@@ -92,7 +92,7 @@ def test_old_orphans_go_and_young_ones_stay(topics: Topics, maintenance: Keep) -
 def test_manifests_become_few(topics: Topics, maintenance: Keep) -> None:
     topic = topics.create("clean/manifests")
     before = topics.fill(topic, 5)
-    (report,) = maintenance(min_manifests=3).run([topic], [Step.MANIFESTS])
+    (report,) = maintenance(min_manifests=3).run([topic], [MaintenanceStep.MANIFESTS])
     assert report.errors == []
     table = topics.table(topic)
     assert read_contents(table).manifests == 1
@@ -125,7 +125,7 @@ def test_what_is_in_quarantine_is_no_orphan(topics: Topics, maintenance: Keep) -
     assert len(kept) == 2
     for path in kept:
         os.utime(path, (time.time() - 40 * DAY_SECONDS,) * 2)
-    (report,) = maintenance().run([topic], [Step.ORPHANS])
+    (report,) = maintenance().run([topic], [MaintenanceStep.ORPHANS])
     assert report.errors == []
     assert all(path.exists() for path in kept)
     assert read_frame(topics.table(topic), entry).body == b"cannot be opened"

@@ -10,7 +10,7 @@ from tests.integration.maintenance.conftest import Keep
 from tests.topics import Topics
 
 from icestream.model.names import TopicName
-from icestream.pipeline.maintenance.report import Step, TopicReport
+from icestream.pipeline.maintenance.report import MaintenanceStep, TopicReport
 from icestream.table.contents import read_contents
 from icestream.table.scan import ordered_scan
 
@@ -60,7 +60,7 @@ LAYOUTS = {
 def test_files_become_few_and_rows_stay(topics: Topics, maintenance: Keep, layout: str) -> None:
     topic = topics.create(f"compact/{layout}", **LAYOUTS[layout])
     before = topics.fill(topic, 6)
-    report = sound(maintenance().run([topic], [Step.COMPACT]))
+    report = sound(maintenance().run([topic], [MaintenanceStep.COMPACT]))
     after = topics.table(topic)
     assert report.before is not None
     assert report.after is not None
@@ -81,7 +81,7 @@ def test_own_columns_of_any_depth_survive(topics: Topics, maintenance: Keep) -> 
         topics.publish(topic, own_rows(number * 10, 10))
         topics.drain(topic)
     before = pa.Table.from_batches(ordered_scan(topics.table(topic)))
-    sound(maintenance().run([topic], [Step.COMPACT]))
+    sound(maintenance().run([topic], [MaintenanceStep.COMPACT]))
     assert len(read_contents(topics.table(topic)).files) == 1
     after = pa.Table.from_batches(ordered_scan(topics.table(topic)))
     assert str(after.combine_chunks()) == str(before.combine_chunks())
@@ -95,7 +95,7 @@ def test_small_files_are_not_joined_across_a_large_one(topics: Topics, maintenan
     topics.publish(topic, [random.Random(number).randbytes(4_000) for number in range(60)])
     topics.drain(topic)
     topics.fill(topic, 3)
-    sound(maintenance(target_file_bytes=65_536, min_input_files=2).run([topic], [Step.COMPACT]))
+    sound(maintenance(target_file_bytes=65_536, min_input_files=2).run([topic], [MaintenanceStep.COMPACT]))
     files = read_contents(topics.table(topic)).files
     assert [(file.first_offset, file.last_offset) for file in files] == [(0, 29), (30, 89), (90, 119)]
     assert topics.verify(topic).is_sound
@@ -105,9 +105,9 @@ def test_a_compacted_table_is_left_alone(topics: Topics, maintenance: Keep) -> N
     topic = topics.create("compact/twice")
     topics.fill(topic, 5)
     keeper = maintenance()
-    sound(keeper.run([topic], [Step.COMPACT]))
+    sound(keeper.run([topic], [MaintenanceStep.COMPACT]))
     snapshot = topics.table(topic).snapshot_id
-    report = sound(keeper.run([topic], [Step.COMPACT]))
+    report = sound(keeper.run([topic], [MaintenanceStep.COMPACT]))
     assert report.steps[0].done == {}
     assert topics.table(topic).snapshot_id == snapshot
 
@@ -121,7 +121,7 @@ def test_commits_and_compaction_race_without_harm(topics: Topics, maintenance: K
 
     def compact() -> None:
         while not stopping.is_set():
-            reports.extend(keeper.run([topic], [Step.COMPACT]))
+            reports.extend(keeper.run([topic], [MaintenanceStep.COMPACT]))
 
     thread = threading.Thread(target=compact)
     thread.start()

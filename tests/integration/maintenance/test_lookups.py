@@ -10,7 +10,7 @@ from tests.integration.maintenance.conftest import Keep
 from tests.topics import Topics
 
 from icestream.model.filters import Filter
-from icestream.pipeline.maintenance.report import Step
+from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.planning import FilePlan
@@ -66,7 +66,7 @@ def test_compaction_keeps_look_ups_cheap(topics: Topics, maintenance: Keep) -> N
     assert [bool(chunk.bloom_filter_offset) for chunk in chunks(topics.table(topic), "span_id")][1:] == [True] * 4
     before = [looked_up(topics.table(topic), trace_id) for trace_id in wanted]
     assert [groups for _, groups in before] == [1] * COMMITS
-    (report,) = maintenance().run([topic], [Step.COMPACT])
+    (report,) = maintenance().run([topic], [MaintenanceStep.COMPACT])
     assert report.errors == []
     table = topics.table(topic)
     assert len(read_contents(table).files) == 1

@@ -14,7 +14,7 @@ from tests.topics import Topics
 
 from icestream import Client
 from icestream.config import Settings
-from icestream.migration import Migration, MigrationReport, Request, State, Wishes, open_source
+from icestream.migration import ColumnOptions, FileState, Migration, MigrationReport, MigrationRequest, open_source
 from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.names import TopicName
 
@@ -28,7 +28,7 @@ def tenant() -> str:
 
 
 def migrate(topics: Topics, place: Path, *, progress: Any = None, **request: Any) -> MigrationReport:
-    given = Request(**{"wait": False, "batch_rows": 50, **request})
+    given = MigrationRequest(**{"wait": False, "batch_rows": 50, **request})
     with Client(topics.broker.flight) as client:
         return Migration(client, open_source(str(place), Settings()), Settings(), given, progress).run()
 
@@ -49,7 +49,7 @@ def in_table(topics: Topics, topic: TopicName, end: int) -> pa.Table:
     return found
 
 
-def states(report: MigrationReport) -> list[State]:
+def states(report: MigrationReport) -> list[FileState]:
     return [file.state for file in report.files]
 
 
@@ -88,7 +88,7 @@ class TestATree:
     ) -> None:
         write_tree(tmp_path, files=2, rows=10)
         report = migrate(topics, tmp_path, tenant=tenant, dry_run=True)
-        assert (report.rows, report.published, states(report)) == (20, 0, [State.NEW, State.NEW])
+        assert (report.rows, report.published, states(report)) == (20, 0, [FileState.NEW, FileState.NEW])
         assert report.mapping["trace_id"] == "trace_id"
         with pytest.raises(TopicNotFoundError):
             topics.client.describe_topic(traces(tenant))
@@ -143,8 +143,8 @@ class TestFolders:
     ) -> None:
         topic = topics.create(f"{tenant}/own", self.schema)
         self.write(tmp_path, ["eu", "eu"])
-        migrate(topics, tmp_path, topic=str(topic), wishes=Wishes(ignored=frozenset({"region"})))
-        assert states(migrate(topics, tmp_path, topic=str(topic))) == [State.DIFFERENT]
+        migrate(topics, tmp_path, topic=str(topic), column_options=ColumnOptions(ignored=frozenset({"region"})))
+        assert states(migrate(topics, tmp_path, topic=str(topic))) == [FileState.DIFFERENT]
 
     def test_without_a_place_they_end_it_before_anything_is_published(
         self, topics: Topics, tmp_path: Path, tenant: str
@@ -154,8 +154,8 @@ class TestFolders:
         with pytest.raises(InvalidRequestError, match=r"no column 'region' of its folders .*give --rename .*--ignore"):
             migrate(topics, tmp_path, topic=str(topic))
         assert topics.client.describe_topic(topic).durable_end == 0
-        ignored = Wishes(ignored=frozenset({"region"}))
-        assert migrate(topics, tmp_path, topic=str(topic), wishes=ignored).published == 2
+        ignored = ColumnOptions(ignored=frozenset({"region"}))
+        assert migrate(topics, tmp_path, topic=str(topic), column_options=ignored).published == 2
 
     def test_a_value_that_does_not_fit_refuses_its_files_and_holds_up_no_others(
         self, topics: Topics, tmp_path: Path, tenant: str
@@ -164,7 +164,7 @@ class TestFolders:
         self.write(tmp_path, ["17", "eu"])
         for dry_run in (True, False):
             report = migrate(topics, tmp_path, topic=str(topic), dry_run=dry_run)
-            assert states(report)[1] is State.REFUSED
+            assert states(report)[1] is FileState.REFUSED
             assert "the folder region=eu has no int32 for column 'region'" in str(report.files[1].error)
         assert topics.client.read(topic).select(["id", "region"]).to_pylist() == [{"id": 0, "region": 17}]
 
@@ -184,8 +184,8 @@ class TestOtherTopics:
         schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("tags", pa.list_(pa.string()))])
         topic = topics.create(f"{tenant}/orders", schema)
         pq.write_table(pa.table({"number": pa.array([1, 2], pa.int32()), "old": ["x", "y"]}), tmp_path / "x.parquet")
-        wishes = Wishes({"number": "id"}, frozenset({"old"}))
-        assert migrate(topics, tmp_path, topic=str(topic), wishes=wishes).published == 2
+        column_options = ColumnOptions({"number": "id"}, frozenset({"old"}))
+        assert migrate(topics, tmp_path, topic=str(topic), column_options=column_options).published == 2
         assert topics.client.read(topic)["id"].to_pylist() == [1, 2]
 
     def test_a_topic_that_is_not_there_is_not_made(self, topics: Topics, tmp_path: Path, tenant: str) -> None:
@@ -225,11 +225,11 @@ class TestWhatIsRefused:
 
         report = migrate(topics, tmp_path, tenant=tenant)
         found = {Path(file.path).parts[0]: file for file in report.files}
-        assert found["empty.parquet"].state is State.EMPTY
-        assert found["none.parquet"].state is State.DAMAGED
-        assert (found["torn"].state, found["torn"].published) == (State.DAMAGED, 0)
+        assert found["empty.parquet"].state is FileState.EMPTY
+        assert found["none.parquet"].state is FileState.DAMAGED
+        assert (found["torn"].state, found["torn"].published) == (FileState.DAMAGED, 0)
         assert "row group 1" in str(found["torn"].error)
-        assert found["value.parquet"].state is State.REFUSED
+        assert found["value.parquet"].state is FileState.REFUSED
         for said in ("value.parquet, row group 2, rows 60 to 89", "column 'trace_id'", "no hexadecimal id"):
             assert said in str(found["value.parquet"].error)
         assert published(topics, traces(tenant)).equals(rows)
@@ -239,12 +239,12 @@ class TestWhatIsRefused:
         migrate(topics, tmp_path, tenant=tenant)
         pq.write_table(spans(6), tmp_path / "x.parquet")
         [refused] = migrate(topics, tmp_path, tenant=tenant).files
-        assert (refused.state, refused.published) == (State.REFUSED, 0)
+        assert (refused.state, refused.published) == (FileState.REFUSED, 0)
         assert "another version" in str(refused.error)
         [wanted] = migrate(topics, tmp_path, tenant=tenant, again=True).files
-        assert (wanted.state, wanted.published, wanted.verified) == (State.PUBLISHED, 6, True)
+        assert (wanted.state, wanted.published, wanted.verified) == (FileState.PUBLISHED, 6, True)
         [later] = migrate(topics, tmp_path, tenant=tenant).files
-        assert (later.state, later.published) == (State.PUBLISHED, 0)
+        assert (later.state, later.published) == (FileState.PUBLISHED, 0)
 
     def test_the_same_content_from_another_path_unless_it_is_wanted(
         self, topics: Topics, tmp_path: Path, tenant: str
@@ -253,7 +253,7 @@ class TestWhatIsRefused:
         pq.write_table(spans(5), tmp_path / "a" / "x.parquet")
         migrate(topics, tmp_path, tenant=tenant)
         (tmp_path / "a").rename(tmp_path / "b")
-        assert states(migrate(topics, tmp_path, tenant=tenant)) == [State.REFUSED]
+        assert states(migrate(topics, tmp_path, tenant=tenant)) == [FileState.REFUSED]
         assert migrate(topics, tmp_path, tenant=tenant, again=True).published == 5
 
     def test_copies_in_one_tree_are_files_of_their_own(self, topics: Topics, tmp_path: Path, tenant: str) -> None:
@@ -269,7 +269,7 @@ class TestWhatIsRefused:
         copy.mkdir()
         pq.write_table(topics.client.read(traces(tenant)), copy / "x.parquet")
         [refused] = migrate(topics, copy, tenant=tenant).files
-        assert (refused.state, refused.published) == (State.REFUSED, 0)
+        assert (refused.state, refused.published) == (FileState.REFUSED, 0)
         assert "its rows are in this topic" in str(refused.error)
         assert migrate(topics, copy, tenant=f"{tenant}x").published == 50
 
@@ -372,7 +372,7 @@ class TestTogetherWithOthers:
         pause = Pause("moving", lambda: pq.write_table(pa.table({"id": [3, 4]}), path, compression="none"))
         [refused] = migrate(topics, tmp_path, topic=str(topic), progress=pause).files
         assert path.stat().st_size == size
-        assert (refused.state, refused.published) == (State.REFUSED, 0)
+        assert (refused.state, refused.published) == (FileState.REFUSED, 0)
         assert "the file has changed meanwhile" in str(refused.error)
 
     def test_two_migrations_that_name_different_folders_publish_each_row_once(
@@ -384,7 +384,7 @@ class TestTogetherWithOthers:
         other: list[MigrationReport] = []
         pause = Pause("moving", lambda: other.append(migrate(topics, tmp_path / "sub", tenant=tenant)))
         report = migrate(topics, tmp_path, tenant=tenant, progress=pause)
-        assert (other[0].published, report.published, states(report)) == (150, 0, [State.PUBLISHED])
+        assert (other[0].published, report.published, states(report)) == (150, 0, [FileState.PUBLISHED])
         assert published(topics, traces(tenant)).equals(rows)
 
     def test_a_copy_that_another_brought_in_meanwhile_is_refused(
@@ -395,7 +395,7 @@ class TestTogetherWithOthers:
             pq.write_table(spans(1_000), tmp_path / name / "x.parquet")
         pause = Pause("moving", lambda: migrate(topics, tmp_path / "one", tenant=tenant))
         [refused] = migrate(topics, tmp_path / "two", tenant=tenant, progress=pause).files
-        assert (refused.state, refused.published) == (State.REFUSED, 0)
+        assert (refused.state, refused.published) == (FileState.REFUSED, 0)
         assert "the same content was migrated from another path" in str(refused.error)
         assert topics.client.describe_topic(traces(tenant)).durable_end == 1_000
 
@@ -408,11 +408,11 @@ class TestTogetherWithOthers:
             pq.write_table(spans(10), tmp_path / name / "x.parquet")
         pause = Pause("moving", lambda: migrate(topics, tmp_path / "one", tenant=tenant))
         [double] = migrate(topics, tmp_path / "two", tenant=tenant, progress=pause).files
-        assert (double.state, double.published) == (State.DIFFERENT, 10)
+        assert (double.state, double.published) == (FileState.DIFFERENT, 10)
         assert "the topic has its rows twice" in str(double.error)
         pause = Pause("moving", lambda: migrate(topics, tmp_path / "one", tenant=f"{tenant}x"))
         [wanted] = migrate(topics, tmp_path / "two", tenant=f"{tenant}x", progress=pause, again=True).files
-        assert (wanted.state, wanted.published) == (State.PUBLISHED, 10)
+        assert (wanted.state, wanted.published) == (FileState.PUBLISHED, 10)
 
     def test_what_differs_in_the_topic_is_found_with_its_rows(
         self, topics: Topics, tmp_path: Path, tenant: str
@@ -423,7 +423,9 @@ class TestTogetherWithOthers:
         assert dry.rows == 260
         with Client(topics.broker.flight) as client:
             source = open_source(str(tmp_path), Settings())
-            migration = Migration(client, source, Settings(), Request(tenant=tenant, wait=False, batch_rows=50))
+            migration = Migration(
+                client, source, Settings(), MigrationRequest(tenant=tenant, wait=False, batch_rows=50)
+            )
             files = migration._look()
         wrong = spans(130, 1)
         names = wrong["name"].to_pylist()
@@ -432,5 +434,5 @@ class TestTogetherWithOthers:
         with topics.client.producer(traces(tenant), name=files[1].identity.producer) as producer:
             producer.send_batch(wrong).result()
         report = migrate(topics, tmp_path, tenant=tenant)
-        assert states(report) == [State.PUBLISHED, State.DIFFERENT]
+        assert states(report) == [FileState.PUBLISHED, FileState.DIFFERENT]
         assert report.files[1].error == "rows 64 to 113 have other values in the topic"

@@ -13,7 +13,7 @@ from icestream.model.errors import InvalidMessageError, TooLargeError
 from icestream.storage import IcebergStorage
 from icestream.telemetry import Signal
 from icestream.telemetry.ingest import Ingest
-from icestream.telemetry.tenants import Sender
+from icestream.telemetry.tenants import TelemetrySender
 
 MAX_MESSAGE_BYTES = 64 * 1024
 GOOD = serialized(Signal.LOGS, 3, name="good")
@@ -38,7 +38,7 @@ def test_one_that_is_refused_concerns_no_other(tmp_path: Path, bad: bytes, error
         answers = []
         with ingest._combiner.converting:
             for number, request in enumerate(sent, 1):
-                answers.append(pool.submit(ingest.store, Signal.LOGS, Sender("acme"), request))
+                answers.append(pool.submit(ingest.store, Signal.LOGS, TelemetrySender("acme"), request))
                 while sum(map(len, ingest._combiner._waiting.values())) < number:
                     time.sleep(0.001)
         refusal = answers.pop(place).exception()

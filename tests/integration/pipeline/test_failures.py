@@ -85,7 +85,7 @@ def test_a_zombie_that_planned_on_an_old_state_commits_nothing(pipelines: Pipeli
     zombie = pipelines.runner(InlineJobs())
     pipelines.drain(zombie)
     pipelines.publish("old", [b"b"])
-    zombie.topics.look_at_all()
+    zombie.topics.refresh_all()
     pipelines.drain(pipelines.runner(InlineJobs()))
     pipelines.publish("old", [b"c"])
     pipelines.drain(pipelines.runner(InlineJobs()))
@@ -213,8 +213,8 @@ def test_a_topic_that_takes_workers_down_takes_no_other_topic_with_it(pipelines:
     before = jobs.jobs
     for name in names:
         pipelines.publish(name, [b"more"])
-    runner.topics.look_at_all()
-    runner.topics[pipelines.topic("poison")].rest.until = 0.0
+    runner.topics.refresh_all()
+    runner.topics[pipelines.topic("poison")].pause.until = 0.0
     runner.passes.run({pipelines.topic(name): 10 for name in names})
     assert jobs.jobs - before == 2, "it has a job of its own now"
     pipelines.check("a", [b"a", b"more"])
@@ -234,7 +234,7 @@ def test_what_stands_before_a_bad_range_is_committed(pipelines: Pipelines) -> No
 
     runner = pipelines.runner(SecondRangeFails())
     topic = pipelines.topic("partly")
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     figures = runner.passes.run({topic: 27}).topics[topic]
     assert figures.commits == 1
     assert 0 < figures.messages < 27
@@ -282,7 +282,7 @@ def test_a_deleted_topic_is_forgotten(pipelines: Pipelines) -> None:
     pipelines.publish("gone", [b"a"])
     pipelines.drain(runner)
     pipelines.client.delete_topic(pipelines.topic("gone"))
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     assert list(runner.topics) == []
 
 

@@ -12,8 +12,8 @@ from icestream.app import Broker
 from icestream.config import Settings
 from icestream.model.messages import Encoding
 from icestream.model.names import TopicName
-from icestream.pipeline.quarantine.worker_probe import InPlaceOfFrame
-from icestream.pipeline.report import TopicFigures
+from icestream.pipeline.quarantine.worker_probe import ProbeFetch
+from icestream.pipeline.report import TopicPassFigures
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.tasks import Work, Written
 from icestream.table import TopicTable
@@ -49,7 +49,7 @@ def poison(broker: Broker, topic: TopicName, body: bytes = b"no Arrow at all", c
     return broker.storage.topic(topic, create=True).log.append(payload).base_offset
 
 
-def drain(site: Pipelines, jobs: InlineJobs | None = None, **pipeline: int) -> dict[TopicName, TopicFigures]:
+def drain(site: Pipelines, jobs: InlineJobs | None = None, **pipeline: int) -> dict[TopicName, TopicPassFigures]:
     runner = site.runner(jobs or InlineJobs(), pipeline={**QUICK, **pipeline})
     return runner.drain(threading.Event()).topics
 
@@ -64,7 +64,7 @@ class CrashingAt(InlineJobs):
 
     def run(self, parcels: Sequence[bytes], /) -> list[Written]:
         works: list[Work] = [work for parcel in parcels for work in pickle.loads(parcel)]
-        ranges = [one for work in works if not isinstance(work.fetch, InPlaceOfFrame) for one in work.ranges]
+        ranges = [one for work in works if not isinstance(work.fetch, ProbeFetch) for one in work.ranges]
         if self.is_sick or any(start <= self._offset < end for start, end in ranges):
             self.jobs += 1
             raise JobFailedError("a worker died")

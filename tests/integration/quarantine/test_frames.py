@@ -95,13 +95,13 @@ class Failing(InlineJobs):
 def test_a_store_that_is_away_never_counts(site: Pipelines) -> None:
     site.publish("away", [b"a"])
     runner = site.runner(Failing(CatalogUnavailableError("the store is away")), pipeline=QUICK)
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     state = runner.topics[site.topic("away")]
     for _ in range(20):
-        state.rest.until = 0.0
+        state.pause.until = 0.0
         runner.passes.run({site.topic("away"): 1})
-    assert state.rest.failures == 20
-    assert state.suspicion is None
+    assert state.pause.failures == 20
+    assert state.poison_search is None
 
 
 def test_it_can_be_switched_off(site: Pipelines, running: Broker) -> None:
@@ -133,7 +133,7 @@ def test_frames_that_were_published_again_leave_room_for_others(site: Pipelines,
     assert "2 frames of the topic are in quarantine already" in str(runner.drain(threading.Event()).topics[topic].error)
     table = table_of(site, "room")
     note_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
-    runner.topics[topic].rest.end()
+    runner.topics[topic].pause.end()
     figures = runner.drain(threading.Event()).topics[topic]
     assert (figures.error, figures.quarantined, figures.committed_offset) == (None, 1, 9)
 

@@ -32,7 +32,7 @@ def test_it_is_found_while_messages_arrive_for_the_one_that_is_ahead(place: Plac
     place.runner(pipeline=QUICK).drain(threading.Event())
     place.start("both")
     runner = place.runner(pipeline=QUICK, writer={"flush_interval_ms": 1})
-    runner.topics.look_at_all()
+    runner.topics.refresh_all()
     state = runner.topics[NAME]
     ahead = 0
     for _ in range(MANY_PASSES):
@@ -40,7 +40,7 @@ def test_it_is_found_while_messages_arrive_for_the_one_that_is_ahead(place: Plac
             break
         place.publish(1)
         runner.topics.look()
-        state.rest.until = 0.0
+        state.pause.until = 0.0
         runner.passes.run()
         ahead += len(state.fed) == 1 and state.fed[0].name == COPY
     assert ahead > 1, "the two took turns"

@@ -16,7 +16,7 @@ from icestream.model.errors import DamagedError
 from icestream.server.flight.door import FlightDoor
 from icestream.server.metrics import BrokerMetrics
 from icestream.spark import IcestreamSource
-from icestream.spark.source import TopicReader
+from icestream.spark.source import TopicBatchReader
 from icestream.wal.files import LocalFiles
 from icestream.wal.repair import repair_directory
 
@@ -60,7 +60,7 @@ def test_a_frame_goes_from_the_tables_first_message_to_the_logs_last(
 def read(broker: str, topic: str, **options: str) -> list[int]:
     source = IcestreamSource({"broker": broker, "topic": topic, "columns": "offset", **options})
     reader = source.reader(source.schema())
-    assert isinstance(reader, TopicReader)
+    assert isinstance(reader, TopicBatchReader)
     return [
         offset for part in reader.partitions() for batch in reader.read(part) for offset in batch.column(0).to_pylist()
     ]

@@ -21,7 +21,7 @@ from icestream.model.errors import IcestreamError, InvalidRequestError, OffsetOu
 from icestream.model.names import TopicName
 from icestream.spark import IcestreamSource
 from icestream.spark.columns import FrameRows, frame_schema
-from icestream.spark.options import Options
+from icestream.spark.options import SourceOptions
 from icestream.spark.plan import OffsetRange, plan
 from icestream.spark.source import TopicStreamReader
 
@@ -143,7 +143,7 @@ def test_ranges_are_cut_by_bytes_and_by_count(topics: Topics, tmp_path: Path, mo
     )
 
     def cut(start: int, end: int, **given: str) -> list[OffsetRange]:
-        options = Options.parse({"broker": topics.broker.flight, "topic": str(topic), **given})
+        options = SourceOptions.parse({"broker": topics.broker.flight, "topic": str(topic), **given})
         found = plan(options, topics.client, topics.client.describe_topic(topic), start, end)
         assert [number for part in found for number in range(part.start, part.end)] == list(range(start, end))
         return found
@@ -201,7 +201,7 @@ def test_a_broken_connection_is_taken_up_behind_the_last_batch(
 )
 def test_a_wrong_option_is_named(options: dict[str, str], problem: str) -> None:
     with pytest.raises(IcestreamError) as said:
-        Options.parse({"broker": "grpc://127.0.0.1:1", "topic": "a/b", **options})
+        SourceOptions.parse({"broker": "grpc://127.0.0.1:1", "topic": "a/b", **options})
     assert problem in str(said.value)
 
 
@@ -250,7 +250,7 @@ def test_columns_that_a_topic_has_gained_are_left_out() -> None:
 
 
 def test_options_hide_the_token(topics: Topics) -> None:
-    options = Options.parse({"broker": topics.broker.flight, "topic": "a/b", "token": "sesame"})
+    options = SourceOptions.parse({"broker": topics.broker.flight, "topic": "a/b", "token": "sesame"})
     assert "sesame" not in repr(options)
     with options.connect() as client:
         assert isinstance(client, Client)

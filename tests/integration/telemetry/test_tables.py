@@ -13,7 +13,7 @@ from tests.topics import Topics
 from icestream.model.names import TopicName
 from icestream.table import TopicTable
 from icestream.telemetry import Signal, to_batch, to_request, topic_schema
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.schemas import REQUESTS
 from icestream_servers.spark_process import SparkProcess
 
 HOUR_NANOS = 3_600_000_000_000

@@ -13,7 +13,7 @@ from tests.otlp_wire import unusual
 
 from icestream.model.errors import InvalidMessageError
 from icestream.telemetry import Signal, to_batch, to_request
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.schemas import REQUESTS
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 EXAMPLES = 200 if SOAK else 20

@@ -19,8 +19,8 @@ from tests.property.telemetry.test_hostile_requests import mutated
 
 from icestream.model.errors import InvalidMessageError
 from icestream.telemetry import Signal, to_batch
-from icestream.telemetry.combine import Combiner, Target
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry.combine import Combiner, TelemetryTarget
+from icestream.telemetry.schemas import REQUESTS
 from icestream.telemetry.wire import is_whole
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
@@ -33,7 +33,7 @@ def stored_together(signal: Signal, sent: Sequence[bytes]) -> tuple[list[bool], 
     """Which of the requests that wait together are accepted, and what is stored."""
     batches: list[pa.RecordBatch] = []
     combiner = Combiner(to_batch, lambda _target, rows: batches.append(rows), MAX_JOINED_BYTES)
-    target = Target("acme", None, signal)
+    target = TelemetryTarget("acme", None, signal)
 
     def is_accepted(request: bytes) -> bool:
         try:

@@ -11,15 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from icestream.cli import demo
-from icestream.cli.demo_scenario import (
-    PAYLOAD_BYTES,
-    Check,
-    DemoFigures,
-    Tally,
-    free_topic,
-    payload,
-    quantile,
-)
+from icestream.cli.demo_scenario import PAYLOAD_BYTES, Check, DemoFigures, Tally, free_topic, payload, quantile
 from icestream.client import Client
 
 

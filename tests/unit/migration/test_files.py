@@ -9,7 +9,7 @@ import pytest
 from icestream.config import Settings
 from icestream.migration.journal import Present
 from icestream.migration.parquet_files import Identity, ParquetSource
-from icestream.migration.sources import Found, LocalSource, open_source, store_settings
+from icestream.migration.sources import FoundFile, LocalSource, open_source, store_settings
 from icestream.model.errors import DamagedError, InvalidRequestError
 
 ROWS = pa.table({"a": pa.array(range(100)), "b": [f"text {number}" for number in range(100)]})
@@ -21,7 +21,7 @@ def write(path: Path, rows: pa.Table = ROWS, row_group: int = 30) -> Path:
     return path
 
 
-def files(place: object) -> list[Found]:
+def files(place: object) -> list[FoundFile]:
     return open_source(str(place), Settings()).files()
 
 

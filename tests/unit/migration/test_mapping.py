@@ -6,18 +6,18 @@ import pyarrow as pa
 import pytest
 from tests.parquet_trees import START, spans
 
-from icestream.migration.mapping import Wishes, map_columns
+from icestream.migration.mapping import ColumnOptions, map_columns
 from icestream.migration.target import guess_signal
 from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE, MESSAGE_SCHEMA, stream_schema
 from icestream.telemetry import Signal, topic_schema
 
 TRACES = topic_schema(Signal.TRACES)
-NOTHING_SAID = Wishes()
+NOTHING_SAID = ColumnOptions()
 
 
-def traces(given: pa.Table, wishes: Wishes = NOTHING_SAID, **options: object) -> pa.Table:
-    columns = map_columns(given.schema, TRACES, wishes, signal=Signal.TRACES, **options)  # type: ignore[arg-type]
+def traces(given: pa.Table, column_options: ColumnOptions = NOTHING_SAID, **options: object) -> pa.Table:
+    columns = map_columns(given.schema, TRACES, column_options, signal=Signal.TRACES, **options)  # type: ignore[arg-type]
     return pa.Table.from_batches([columns.apply(batch) for batch in given.select(columns.sources).to_batches()])
 
 
@@ -48,17 +48,17 @@ def test_an_unknown_column_is_refused_with_its_name_and_the_ways_out() -> None:
     rows = spans(2).append_column("color", pa.array(["red", "blue"])).append_column("hour", pa.array([1, 2]))
     with pytest.raises(InvalidRequestError, match=r"no column 'color', 'hour'; give --rename .* or --ignore"):
         traces(rows)
-    ignored = Wishes(ignored=frozenset({"color", "hour"}))
+    ignored = ColumnOptions(ignored=frozenset({"color", "hour"}))
     assert traces(rows, ignored).equals(spans(2))
     without = rows.drop_columns(["status_message", "hour"])
-    renamed = traces(without, Wishes(renames={"color": "status_message"}))
+    renamed = traces(without, ColumnOptions(renames={"color": "status_message"}))
     assert renamed["status_message"].to_pylist() == ["red", "blue"]
 
 
 def test_two_columns_for_one_place_are_refused() -> None:
     rows = spans(2).append_column("title", pa.array(["a", "b"]))
     with pytest.raises(InvalidRequestError, match="'name' and 'title' would both become 'name'"):
-        traces(rows, Wishes(renames={"title": "name"}))
+        traces(rows, ColumnOptions(renames={"title": "name"}))
 
 
 def test_missing_columns_are_null_or_what_otlp_means_by_leaving_them_out() -> None:
@@ -113,7 +113,9 @@ def test_a_value_that_does_not_fit_names_its_column() -> None:
 
 def test_a_file_without_any_column_of_the_topic_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="none of the topic's columns"):
-        map_columns(pa.schema([("a", pa.int64())]), TRACES, Wishes(ignored=frozenset({"a"})), signal=Signal.TRACES)
+        map_columns(
+            pa.schema([("a", pa.int64())]), TRACES, ColumnOptions(ignored=frozenset({"a"})), signal=Signal.TRACES
+        )
 
 
 class TestGuess:

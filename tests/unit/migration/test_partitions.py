@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.migration.mapping import Wishes, map_columns, partitions_of
+from icestream.migration.mapping import ColumnOptions, map_columns, partitions_of
 from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.telemetry import Signal, topic_schema
 
 ROWS = pa.record_batch({"id": pa.array([1, 2])})
-NOTHING_SAID = Wishes()
+NOTHING_SAID = ColumnOptions()
 
 
 def filled(kind: pa.DataType, text: str | None, *, name: str = "region", nullable: bool = True) -> Any:
@@ -98,15 +98,17 @@ class TestWhatHasNoPlace:
         partitions = {"region": "eu"}
         with pytest.raises(InvalidRequestError, match=r"no column 'region' of its folders; give --rename"):
             map_columns(ROWS.schema, self.wanted, NOTHING_SAID, partitions=partitions)
-        renamed = map_columns(ROWS.schema, self.wanted, Wishes({"region": "zone"}), partitions=partitions)
+        renamed = map_columns(ROWS.schema, self.wanted, ColumnOptions({"region": "zone"}), partitions=partitions)
         assert renamed.apply(ROWS)["zone"].to_pylist() == ["eu", "eu"]
         assert "zone: the folder region=…" in renamed.notes
-        ignored = map_columns(ROWS.schema, self.wanted, Wishes(ignored=frozenset({"region"})), partitions=partitions)
+        ignored = map_columns(
+            ROWS.schema, self.wanted, ColumnOptions(ignored=frozenset({"region"})), partitions=partitions
+        )
         assert ignored.apply(ROWS)["zone"].to_pylist() == [None, None]
 
     def test_a_place_that_is_taken_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match="'id' and 'region' would both become 'id'"):
-            map_columns(ROWS.schema, self.wanted, Wishes({"region": "id"}), partitions={"region": "1"})
+            map_columns(ROWS.schema, self.wanted, ColumnOptions({"region": "id"}), partitions={"region": "1"})
 
     @pytest.mark.parametrize("name", ["date", "dt", "year", "month", "day", "hour"])
     def test_dates_and_hours_are_left_out_where_rows_have_a_time(self, name: str) -> None:
@@ -131,5 +133,5 @@ class TestWhatHasNoPlace:
         given = ROWS.append_column("region", pa.array(["us", "eu"]))
         with pytest.raises(InvalidRequestError, match="no column 'region'"):
             map_columns(given.schema, self.wanted, NOTHING_SAID, partitions={"region": "eu"})
-        columns = map_columns(given.schema, self.wanted, Wishes({"region": "zone"}), partitions={"region": "eu"})
+        columns = map_columns(given.schema, self.wanted, ColumnOptions({"region": "zone"}), partitions={"region": "eu"})
         assert columns.apply(given)["zone"].to_pylist() == ["us", "eu"]

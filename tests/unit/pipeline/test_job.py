@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from icestream.model.names import TopicName
 from icestream.pipeline.fetch import FromBroker
-from icestream.pipeline.one_pass import translate
-from icestream.pipeline.planner import Piece, pack
+from icestream.pipeline.one_pass import run_job
+from icestream.pipeline.planner import WriteRange, pack
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.tasks import Work, Written
 
@@ -31,7 +31,7 @@ def test_topics_that_kill_workers_fail_alone_and_all_others_are_written(
     for topic, nbytes in sizes:
         start = ends.get(topic, 0)
         ends[topic] = start + 10
-        pieces.append(Piece(topic, start, start + 10, nbytes))
+        pieces.append(WriteRange(topic, start, start + 10, nbytes))
 
     def run(parcels: Sequence[bytes]) -> list[Written]:
         works: list[Work] = [found for parcel in parcels for found in pickle.loads(parcel)]
@@ -39,7 +39,7 @@ def test_topics_that_kill_workers_fail_alone_and_all_others_are_written(
             raise JobFailedError("a worker died")
         return [Written(found.topic, start, end) for found in works for start, end in found.ranges]
 
-    written = translate(pack(pieces, parallelism), {topic: work(topic) for topic in NAMES}, run)
+    written = run_job(pack(pieces, parallelism), {topic: work(topic) for topic in NAMES}, run)
     sound = sorted((one.topic, one.start, one.end) for one in written if one.error is None)
     failed = sorted((one.topic, one.start, one.end) for one in written if one.error is not None)
     assert sound == sorted((piece.topic, piece.start, piece.end) for piece in pieces if piece.topic not in poison)

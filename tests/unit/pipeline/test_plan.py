@@ -10,41 +10,41 @@ from icestream.model.names import TopicName
 from icestream.pipeline.planner import (
     MIN_PIECE_BYTES,
     TASKS_PER_CORE,
-    Limits,
-    Piece,
-    Waiting,
+    PassLimits,
+    WaitingRange,
+    WriteRange,
     allot,
     cut,
     due_at,
     pack,
-    piece_bytes,
-    piece_count,
+    range_bytes,
+    range_count,
     whole,
 )
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-LIMITS = Limits.of(Settings())
+LIMITS = PassLimits.of(Settings())
 
 
 def waiting(
     name: str = "t", messages: int = 10, nbytes: int = 1000, *, since: float = 0.0, suspect: bool = False
-) -> Waiting:
-    return Waiting(TopicName("test", name), 100, 100 + messages, nbytes, since, suspect=suspect)
+) -> WaitingRange:
+    return WaitingRange(TopicName("test", name), 100, 100 + messages, nbytes, since, suspect=suspect)
 
 
-def cut_like_the_broker(topic: Waiting, size: int, count: int) -> list[int]:
+def cut_like_the_broker(topic: WaitingRange, size: int, count: int) -> list[int]:
     """Ends of pieces of a topic whose messages are all of one size."""
     step = max(1, round(size * topic.messages / topic.nbytes))
     return [min(topic.end, topic.start + step * (number + 1)) for number in range(count)][: -(-topic.messages // step)]
 
 
-def plan_pass(due: Sequence[Waiting], limits: Limits, parallelism: int) -> list[list[Piece]]:
+def plan_pass(due: Sequence[WaitingRange], limits: PassLimits, parallelism: int) -> list[list[WriteRange]]:
     chosen = allot(due, limits)
-    size = piece_bytes(sum(share for _, share in chosen), limits, parallelism)
-    pieces: list[Piece] = []
+    size = range_bytes(sum(share for _, share in chosen), limits, parallelism)
+    pieces: list[WriteRange] = []
     for topic, share in chosen:
-        count = piece_count(topic, share, size)
+        count = range_count(topic, share, size)
         if count == 1 and share == topic.nbytes:
             pieces.append(whole(topic))
         else:
@@ -66,7 +66,7 @@ topics = st.lists(
     unique_by=lambda topic: topic.topic,
 )
 limits = st.builds(
-    Limits,
+    PassLimits,
     batch_messages=st.just(1),
     flush_seconds=st.just(1.0),
     memory_bytes=st.just(MIB),
@@ -78,7 +78,7 @@ limits = st.builds(
 
 @given(topics, limits, st.integers(1, 16))
 def test_pieces_of_a_topic_begin_at_its_ledger_and_follow_on_each_other(
-    due: list[Waiting], limits: Limits, parallelism: int
+    due: list[WaitingRange], limits: PassLimits, parallelism: int
 ) -> None:
     pieces = [piece for task in plan_pass(due, limits, parallelism) for piece in task]
     by_topic = {topic.topic: topic for topic in due}
@@ -91,7 +91,7 @@ def test_pieces_of_a_topic_begin_at_its_ledger_and_follow_on_each_other(
 
 
 @given(topics, limits, st.integers(1, 16))
-def test_a_pass_stays_within_its_limits(due: list[Waiting], limits: Limits, parallelism: int) -> None:
+def test_a_pass_stays_within_its_limits(due: list[WaitingRange], limits: PassLimits, parallelism: int) -> None:
     tasks = plan_pass(due, limits, parallelism)
     pieces = [piece for task in tasks for piece in task]
     one_message = max(topic.nbytes / topic.messages for topic in due)
@@ -103,7 +103,9 @@ def test_a_pass_stays_within_its_limits(due: list[Waiting], limits: Limits, para
 
 
 @given(topics, limits, st.integers(1, 4))
-def test_passes_in_a_row_cover_every_offset_exactly_once(due: list[Waiting], limits: Limits, parallelism: int) -> None:
+def test_passes_in_a_row_cover_every_offset_exactly_once(
+    due: list[WaitingRange], limits: PassLimits, parallelism: int
+) -> None:
     left = {topic.topic: topic for topic in due}
     covered = {topic.topic: topic.start for topic in due}
     passes = 0
@@ -121,7 +123,7 @@ def test_passes_in_a_row_cover_every_offset_exactly_once(due: list[Waiting], lim
                 left.pop(topic.topic, None)
             else:
                 share = (topic.end - reached) / topic.messages
-                left[topic.topic] = Waiting(
+                left[topic.topic] = WaitingRange(
                     topic.topic, reached, topic.end, max(1, round(topic.nbytes * share)), 0.0, served=float(passes)
                 )
     assert left == {} or sum(topic.nbytes for topic in due) > 20 * limits.pass_bytes
@@ -135,9 +137,9 @@ def test_a_small_topic_is_not_kept_waiting_by_a_large_backlog() -> None:
 
 
 def test_topics_beyond_the_limit_of_a_pass_have_their_turn_in_the_next() -> None:
-    limits = Limits(1, 1.0, MIB, MIB, GIB, pass_topics=1)
+    limits = PassLimits(1, 1.0, MIB, MIB, GIB, pass_topics=1)
     first, second = waiting("first", since=1.0), waiting("second", since=2.0)
-    served = Waiting(first.topic, 100, 110, 1000, 1.0, served=10.0)
+    served = WaitingRange(first.topic, 100, 110, 1000, 1.0, served=10.0)
     assert [topic for topic, _ in allot([second, first], limits)] == [first]
     assert [topic for topic, _ in allot([second, served], limits)] == [second]
 
@@ -173,22 +175,22 @@ def test_a_suspect_topic_gets_one_piece_of_a_task_size() -> None:
 
 
 def test_few_messages_are_due_when_the_oldest_has_waited_for_the_flush_interval() -> None:
-    limits = Limits(100, 2.0, MIB, MIB, GIB, 10)
+    limits = PassLimits(100, 2.0, MIB, MIB, GIB, 10)
     assert due_at(waiting(since=10.0), limits) == 12.0
 
 
 def test_a_pass_begins_earlier_by_the_time_it_takes_but_at_most_by_a_quarter_of_the_interval() -> None:
-    limits = Limits(100, 2.0, MIB, MIB, GIB, 10)
+    limits = PassLimits(100, 2.0, MIB, MIB, GIB, 10)
     assert due_at(waiting(since=10.0), limits, pass_seconds=0.25) == 11.75
     assert due_at(waiting(since=10.0), limits, pass_seconds=60.0) == 11.5
 
 
 def test_many_messages_or_bytes_are_due_at_once() -> None:
-    limits = Limits(100, 2.0, MIB, MIB, GIB, 10)
+    limits = PassLimits(100, 2.0, MIB, MIB, GIB, 10)
     assert due_at(waiting(messages=100, since=10.0), limits) == 10.0
     assert due_at(waiting(nbytes=MIB, since=10.0), limits) == 10.0
 
 
 def test_what_somebody_waits_for_is_due_at_once() -> None:
-    limits = Limits(100, 2.0, MIB, MIB, GIB, 10)
+    limits = PassLimits(100, 2.0, MIB, MIB, GIB, 10)
     assert due_at(replace(waiting(since=10.0), awaited=True), limits) == 10.0

@@ -7,9 +7,8 @@ import pytest
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName, copy_of
-from icestream.pipeline.backfill import cut_evenly, read_back
-from icestream.pipeline.sink import CLEAN_SECONDS, Sink
-from icestream.pipeline.state import JOINED_BYTES, Rest, TopicState
+from icestream.pipeline.sources import backfill_before_log, cut_evenly
+from icestream.pipeline.state import CLEAN_SECONDS, JOINED_BYTES, RetryPause, Sink, TopicState
 
 TOPIC = TopicName("a", "b")
 COPY = copy_of(TOPIC)
@@ -19,7 +18,7 @@ LOG = TopicBacklog(TOPIC, "stream", 1, None, (), (), 100, 200, 100 * JOINED_BYTE
 
 def state(in_table: int, in_files: int, log: TopicBacklog = LOG) -> TopicState:
     sinks = [Sink(TOPIC, committed=in_table), Sink(COPY, committed=in_files)]
-    return TopicState(log, Rest(1.0, 2.0), since=5.0, sinks=sinks)
+    return TopicState(log, RetryPause(1.0, 2.0), since=5.0, sinks=sinks)
 
 
 def ranges(of: TopicState) -> list[tuple[int, int, tuple[TopicName, ...]]]:
@@ -28,7 +27,7 @@ def ranges(of: TopicState) -> list[tuple[int, int, tuple[TopicName, ...]]]:
 
 @pytest.mark.parametrize("storage_format", list(StorageFormat))
 def test_the_broker_says_which_tables_are_fed(storage_format: StorageFormat) -> None:
-    made = TopicState(replace(LOG, format=storage_format), Rest(1.0, 2.0), since=0.0)
+    made = TopicState(replace(LOG, format=storage_format), RetryPause(1.0, 2.0), since=0.0)
     assert tuple(sink.name for sink in made.sinks) == storage_format.fed(TOPIC)
 
 
@@ -62,13 +61,13 @@ def test_what_no_log_has_is_looked_for_elsewhere_and_keeps_nobody_else_waiting()
     made = state(190, 10)
     assert made.cut_off == 10
     assert ranges(made) == [(190, 200, (TOPIC,))]
-    made.older = read_back(LOG, 10, 190)
+    made.older = backfill_before_log(LOG, 10, 190)
     assert not made.is_cut_off
     assert ranges(made)[1] == (10, 100, (COPY,)), "from where the log begins it is read there"
 
 
 def test_messages_that_are_read_back_are_cut_by_their_mean_size() -> None:
-    held = read_back(LOG, 0, 60)
+    held = backfill_before_log(LOG, 0, 60)
     assert (held.start_offset, held.durable_end) == (0, 60)
     assert cut_evenly(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=10) == [25, 50, 60]
     assert cut_evenly(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=2) == [25, 50]

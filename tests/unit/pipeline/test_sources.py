@@ -11,7 +11,7 @@ from icestream.config import load_settings
 from icestream.model.errors import DeadlineError
 from icestream.model.names import TopicName
 from icestream.pipeline.cloud_backlog import CloudBacklog
-from icestream.pipeline.sources import Sources, cut_objects
+from icestream.pipeline.sources import MessageSources, cut_objects
 
 
 def backlog(sizes: list[tuple[int, int]]) -> CloudBacklog:
@@ -84,7 +84,7 @@ def test_a_host_that_drops_packets_holds_the_cloud_up_now_and_then_and_not_for_l
         }
     )
     host = SilentHost()
-    with Sources(settings, host, lambda: host.now) as sources:  # type: ignore[arg-type]
+    with MessageSources(settings, host, lambda: host.now) as sources:  # type: ignore[arg-type]
 
         def look() -> str:
             return sources.backlog("*", mark=None, wait_ms=0).mark

@@ -4,8 +4,7 @@ import pytest
 
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.names import TopicName
-from icestream.pipeline.sink import Sink
-from icestream.pipeline.state import Rest, TopicState
+from icestream.pipeline.state import RetryPause, Sink, TopicState
 
 
 @pytest.mark.parametrize(
@@ -15,7 +14,7 @@ from icestream.pipeline.state import Rest, TopicState
 )
 def test_messages_are_awaited_if_writing_them_ends_a_wait(awaited_end: int, *, awaited: bool) -> None:
     backlog = TopicBacklog(TopicName("a", "b"), "stream", 1, None, (), (), 0, 20, 1000, awaited_end)
-    state = TopicState(backlog, Rest(1.0, 2.0), since=0.0, sinks=[Sink(backlog.topic, committed=10)])
+    state = TopicState(backlog, RetryPause(1.0, 2.0), since=0.0, sinks=[Sink(backlog.topic, committed=10)])
     waiting = state.waiting()
     assert waiting is not None
     assert waiting.awaited is awaited

@@ -20,7 +20,7 @@ from icestream.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from icestream.pipeline.quarantine.poison_search import Suspicion, may_be_the_messages
+from icestream.pipeline.quarantine.poison_search import PoisonSearch, may_be_the_messages
 from icestream.pipeline.spark.session import JobFailedError, SessionLostError
 from icestream.pipeline.tasks import WORKER_OPERATION, WRITE_OPERATION
 
@@ -69,38 +69,38 @@ def test_whichever_frame_it_is_it_is_found_and_all_before_it_are_written(
     ends = [sum(counts[: number + 1]) for number in range(len(counts))]
     bad = data.draw(st.integers(0, len(ends) - 1))
     first = ends[bad - 1] if bad else 0
-    suspicion = Suspicion(0)
+    poison_search = PoisonSearch(0)
     committed, tries = 0, 0
-    alone = suspicion.narrow(ends, ends[-1])
+    alone = poison_search.narrow(ends, ends[-1])
     while not alone or tries == 0:
-        limit = suspicion.limit
+        limit = poison_search.limit
         assert limit is not None
         tries += 1
         if limit <= first:
             committed = limit
-            assert suspicion.passed(committed)
+            assert poison_search.passed(committed)
         else:
-            alone = suspicion.narrow(suspicion.ends, limit)
-    assert (committed, suspicion.start, suspicion.ends) == (first, first, (ends[bad],))
+            alone = poison_search.narrow(poison_search.ends, limit)
+    assert (committed, poison_search.start, poison_search.ends) == (first, first, (ends[bad],))
     assert tries <= len(counts).bit_length() + 1
 
 
 def test_a_failure_that_does_not_come_again_is_forgotten() -> None:
-    suspicion = Suspicion(0)
-    assert not suspicion.narrow([5, 10, 15], 15)
-    assert suspicion.limit == 10
-    assert suspicion.passed(10)
-    assert not suspicion.passed(15)
-    assert suspicion.limit is None
+    poison_search = PoisonSearch(0)
+    assert not poison_search.narrow([5, 10, 15], 15)
+    assert poison_search.limit == 10
+    assert poison_search.passed(10)
+    assert not poison_search.passed(15)
+    assert poison_search.limit is None
 
 
 def test_a_range_that_ends_within_a_frame_has_that_frame_in_it() -> None:
-    suspicion = Suspicion(0)
-    assert not suspicion.narrow([5, 10, 15], 7)
-    assert suspicion.ends == (5, 10)
+    poison_search = PoisonSearch(0)
+    assert not poison_search.narrow([5, 10, 15], 7)
+    assert poison_search.ends == (5, 10)
 
 
 def test_without_a_list_of_frames_any_progress_ends_it() -> None:
-    suspicion = Suspicion(3, failures=2)
-    assert suspicion.passed(3)
-    assert not suspicion.passed(4)
+    poison_search = PoisonSearch(3, failures=2)
+    assert poison_search.passed(3)
+    assert not poison_search.passed(4)

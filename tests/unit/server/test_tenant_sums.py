@@ -1,12 +1,12 @@
 """What the pipeline reports, summed by tenant."""
 
 from icestream.model.names import TopicName
-from icestream.pipeline.report import TopicFigures
+from icestream.pipeline.report import TopicPassFigures
 from icestream.storage.pipeline_figures import PipelineFigures
 
 
 def told(topic: str, **counts: int) -> dict[str, object]:
-    return TopicFigures(TopicName.parse(topic), **counts).to_json()  # type: ignore[arg-type]
+    return TopicPassFigures(TopicName.parse(topic), **counts).to_json()  # type: ignore[arg-type]
 
 
 def test_a_tenants_topics_are_added_up_over_passes() -> None:

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from icestream.telemetry.arrays import valid
-from icestream.telemetry.values import texts_of
+from icestream.telemetry.attributes import texts_of
 
 ODD_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
 

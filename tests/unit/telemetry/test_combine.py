@@ -10,10 +10,10 @@ from tests.otlp_wire import field, fields
 
 from icestream.model.errors import InvalidMessageError, TooLargeError, UnavailableError
 from icestream.telemetry import Signal
-from icestream.telemetry.combine import Combiner, Target
+from icestream.telemetry.combine import Combiner, TelemetryTarget
 
-TRACES = Target("acme", None, Signal.TRACES)
-LOGS = Target("acme", None, Signal.LOGS)
+TRACES = TelemetryTarget("acme", None, Signal.TRACES)
+LOGS = TelemetryTarget("acme", None, Signal.LOGS)
 PATIENCE_SECONDS = 60.0
 
 
@@ -30,7 +30,7 @@ class Stage:
 
     def __init__(self, *, max_bytes: int = 1000) -> None:
         self.combiner = Combiner(self.convert, self.publish, max_bytes)
-        self.published: list[tuple[Target, bytes]] = []
+        self.published: list[tuple[TelemetryTarget, bytes]] = []
         self.refuse_publishing: Exception | None = None
         self.first_began = threading.Event()
         self.go = threading.Event()
@@ -46,7 +46,7 @@ class Stage:
             raise RuntimeError("a fault of the conversion")
         return pa.record_batch({"row": list(text)}, pa.schema([("row", pa.int64())]))
 
-    def publish(self, target: Target, rows: pa.RecordBatch) -> None:
+    def publish(self, target: TelemetryTarget, rows: pa.RecordBatch) -> None:
         if self.refuse_publishing is not None:
             raise self.refuse_publishing
         text = bytes(rows["row"].to_pylist())
@@ -54,7 +54,7 @@ class Stage:
             raise TooLargeError("a message is too large")
         self.published.append((target, text))
 
-    def run(self, *requests: tuple[Target, bytes]) -> list[Future[tuple[int, int]]]:
+    def run(self, *requests: tuple[TelemetryTarget, bytes]) -> list[Future[tuple[int, int]]]:
         """The texts come while another one is converted, one after the other."""
         with ThreadPoolExecutor(len(requests) + 1) as pool:
             first = pool.submit(self.combiner.store, LOGS, whole(b"first"))
@@ -82,11 +82,11 @@ def test_nobody_is_answered_before_the_rows_are_stored() -> None:
     store, publish = stage.combiner.store, stage.publish
     too_early: list[bytes] = []
 
-    def slow_publish(target: Target, rows: pa.RecordBatch) -> None:
+    def slow_publish(target: TelemetryTarget, rows: pa.RecordBatch) -> None:
         time.sleep(0.05)  # for whoever would not wait
         publish(target, rows)
 
-    def watched(target: Target, request: bytes) -> tuple[int, int]:
+    def watched(target: TelemetryTarget, request: bytes) -> tuple[int, int]:
         stored = store(target, request)
         if not any(request[2:] in rows for _, rows in stage.published):
             too_early.append(request)

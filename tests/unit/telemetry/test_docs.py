@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from icestream.config import TelemetrySettings
-from icestream.telemetry import Options, Signal, topic_schema
+from icestream.telemetry import ConversionOptions, Signal, topic_schema
 from icestream.telemetry.convert import KINDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "telemetry-mapping.md"
@@ -28,7 +28,7 @@ def test_the_limits_of_the_doors_are_documented() -> None:
 
 
 def test_the_limits_are_documented() -> None:
-    text, options = PAGE.read_text(), Options()
+    text, options = PAGE.read_text(), ConversionOptions()
     mib = 1024 * 1024
     for shown in (
         f"{options.max_request_bytes // mib} MiB",

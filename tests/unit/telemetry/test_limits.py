@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 
 from icestream.model.errors import InvalidMessageError, TooLargeError
-from icestream.telemetry import Options, Signal, json_to_request, to_batch
+from icestream.telemetry import ConversionOptions, Signal, json_to_request, to_batch
 
 
 def spans(count: int) -> Any:
@@ -30,16 +30,16 @@ def in_maps(value: AnyValue) -> AnyValue:
 
 def test_the_bytes_of_a_request_are_limited() -> None:
     data = spans(10).SerializeToString()
-    assert to_batch(Signal.TRACES, data, Options(max_request_bytes=len(data))).num_rows == 10
+    assert to_batch(Signal.TRACES, data, ConversionOptions(max_request_bytes=len(data))).num_rows == 10
     with pytest.raises(TooLargeError, match=f"{len(data)} bytes in the request"):
-        to_batch(Signal.TRACES, data, Options(max_request_bytes=len(data) - 1))
+        to_batch(Signal.TRACES, data, ConversionOptions(max_request_bytes=len(data) - 1))
 
 
 def test_the_items_of_a_request_are_limited() -> None:
     data = spans(10).SerializeToString()
-    assert to_batch(Signal.TRACES, data, Options(max_rows=10)).num_rows == 10
+    assert to_batch(Signal.TRACES, data, ConversionOptions(max_rows=10)).num_rows == 10
     with pytest.raises(TooLargeError, match="10 items"):
-        to_batch(Signal.TRACES, data, Options(max_rows=9))
+        to_batch(Signal.TRACES, data, ConversionOptions(max_rows=9))
 
 
 def test_the_data_points_of_a_request_are_limited() -> None:
@@ -50,7 +50,7 @@ def test_the_data_points_of_a_request_are_limited() -> None:
         points.add()
         points.add()
     with pytest.raises(TooLargeError, match="10 data points"):
-        to_batch(Signal.METRICS, made.SerializeToString(), Options(max_rows=9))
+        to_batch(Signal.METRICS, made.SerializeToString(), ConversionOptions(max_rows=9))
 
 
 def test_a_large_resource_is_not_repeated_for_rows_without_end() -> None:
@@ -72,14 +72,14 @@ def test_the_bytes_of_the_rows_are_limited() -> None:
     data = spans(100).SerializeToString()
     size = to_batch(Signal.TRACES, data).nbytes
     with pytest.raises(TooLargeError, match="bytes in the rows"):
-        to_batch(Signal.TRACES, data, Options(max_batch_bytes=size - 1))
+        to_batch(Signal.TRACES, data, ConversionOptions(max_batch_bytes=size - 1))
 
 
 @pytest.mark.parametrize("wrap", [in_arrays, in_maps])
 def test_values_nest_as_deep_as_allowed(wrap: Callable[[AnyValue], AnyValue]) -> None:
     made, value = spans(1), AnyValue(int_value=1)
     attribute = made.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="deep")
-    for _ in range(Options().max_depth):
+    for _ in range(ConversionOptions().max_depth):
         value = wrap(value)
     attribute.value.CopyFrom(value)
     assert to_batch(Signal.TRACES, made.SerializeToString()).num_rows == 1
@@ -157,4 +157,4 @@ def test_text_that_is_no_request_in_json_is_refused(text: str | bytes) -> None:
 
 def test_text_is_limited_too() -> None:
     with pytest.raises(TooLargeError):
-        json_to_request(Signal.TRACES, "{}" + " " * 100, Options(max_request_bytes=100))
+        json_to_request(Signal.TRACES, "{}" + " " * 100, ConversionOptions(max_request_bytes=100))

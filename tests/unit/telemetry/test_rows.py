@@ -12,8 +12,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.model.messages import check_topic_schema, stream_schema
 from icestream.table.schema import Columns, check_table_schema
-from icestream.telemetry import Options, Promoted, Signal, Source, to_batch, to_request, topic_schema
-from icestream.telemetry.signals import REQUESTS
+from icestream.telemetry import AttributeOwner, ConversionOptions, Promoted, Signal, to_batch, to_request, topic_schema
+from icestream.telemetry.schemas import REQUESTS
 
 NANOS = 1_700_000_000_123_456_789
 BEYOND_INT64 = 2**63 + 5
@@ -36,12 +36,12 @@ def request(signal: Signal) -> tuple[Any, Any]:
     return made, getattr(getattr(resource, inner).add(), items)
 
 
-def rows(signal: Signal, made: Any, options: Options | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = to_batch(signal, made.SerializeToString(), options or Options()).to_pylist()
+def rows(signal: Signal, made: Any, options: ConversionOptions | None = None) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = to_batch(signal, made.SerializeToString(), options or ConversionOptions()).to_pylist()
     return found
 
 
-def only_row(signal: Signal, made: Any, options: Options | None = None) -> dict[str, Any]:
+def only_row(signal: Signal, made: Any, options: ConversionOptions | None = None) -> dict[str, Any]:
     (row,) = rows(signal, made, options)
     return row
 
@@ -223,11 +223,11 @@ def test_each_row_names_its_own_resource_and_scope() -> None:
 
 
 def test_attributes_are_promoted_from_where_they_are_asked_for() -> None:
-    options = Options(
+    options = ConversionOptions(
         promoted=(
             Promoted("http.status", "http_status"),
-            Promoted("host.name", "host", Source.RESOURCE),
-            Promoted("team", "team", Source.SCOPE),
+            Promoted("host.name", "host", AttributeOwner.RESOURCE),
+            Promoted("team", "team", AttributeOwner.SCOPE),
         )
     )
     made, spans = request(Signal.TRACES)
@@ -248,7 +248,7 @@ def test_attributes_are_promoted_from_where_they_are_asked_for() -> None:
 def test_a_promoted_column_cannot_take_a_name_that_is_taken(column: str) -> None:
     promoted = (Promoted("a", column), Promoted("b", "twice"))
     with pytest.raises(InvalidRequestError, match="taken"):
-        topic_schema(Signal.TRACES, Options(promoted=promoted))
+        topic_schema(Signal.TRACES, ConversionOptions(promoted=promoted))
 
 
 @pytest.mark.parametrize("signal", Signal)

@@ -7,7 +7,7 @@ from icestream.config.reserved import ENVELOPE_COLUMNS, TELEMETRY_COLUMNS, is_te
 from icestream.model.errors import InvalidNameError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.telemetry import Signal, topic_schema
-from icestream.telemetry.options import Options, Promoted
+from icestream.telemetry.schemas import ConversionOptions, Promoted
 from icestream.telemetry.tenants import check_tenant
 
 
@@ -38,4 +38,4 @@ def test_a_signal_may_be_named_by_text_and_an_unknown_one_is_told_the_known() ->
 def test_a_promoted_column_that_differs_in_case_alone_is_refused() -> None:
     for promoted in ((Promoted("x", "Name"),), (Promoted("x", "route"), Promoted("y", "Route"))):
         with pytest.raises(InvalidRequestError, match="that name is taken"):
-            topic_schema(Signal.TRACES, Options(promoted=promoted))
+            topic_schema(Signal.TRACES, ConversionOptions(promoted=promoted))

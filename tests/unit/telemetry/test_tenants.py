@@ -5,7 +5,7 @@ from tests.hostile_names import hostile_names
 from icestream.config import AuthSettings, TelemetrySettings
 from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidNameError, UnauthenticatedError
-from icestream.telemetry.tenants import Sender, TenantRefusedError, Tenants, check_dataset, check_tenant
+from icestream.telemetry.tenants import TelemetrySender, TenantRefusedError, Tenants, check_dataset, check_tenant
 
 ACME, GLOBEX, GATEWAY = "acme-token-1", "globex-token-1", "gateway-token"
 TOKENS = SecretStr(f"acme={ACME}, globex={GLOBEX}\n*={GATEWAY} acme=acme-token-2")
@@ -38,7 +38,7 @@ def test_a_thousand_hostile_names_are_refused_and_nothing_is_looked_up_by_them()
 @pytest.mark.parametrize("name", ["acme", "ACME-2", "a", "9", "a.b", "a_b", "x" * 100])
 def test_ordinary_names_are_taken(name: str) -> None:
     assert check_tenant(name) == name
-    assert tenants().identify({"x-tenant-id": name}) == Sender(name)
+    assert tenants().identify({"x-tenant-id": name}) == TelemetrySender(name)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 93, "ä"])
@@ -50,11 +50,11 @@ def test_a_dataset_must_be_a_part_of_a_topics_name(name: str) -> None:
 
 class TestWithoutTokens:
     def test_the_header_names_the_tenant_and_the_dataset(self) -> None:
-        assert tenants().identify({"x-tenant-id": "acme", "x-dataset-id": "prod"}) == Sender("acme", "prod")
+        assert tenants().identify({"x-tenant-id": "acme", "x-dataset-id": "prod"}) == TelemetrySender("acme", "prod")
 
     def test_without_a_header_it_is_the_default_tenant(self) -> None:
-        assert tenants().identify({}) == Sender("default")
-        assert tenants(default_tenant="all").identify({}) == Sender("all")
+        assert tenants().identify({}) == TelemetrySender("default")
+        assert tenants(default_tenant="all").identify({}) == TelemetrySender("all")
 
     def test_without_a_default_a_tenant_must_be_named(self) -> None:
         with pytest.raises(TenantRefusedError, match="names no tenant"):
@@ -62,7 +62,7 @@ class TestWithoutTokens:
 
     def test_other_headers_may_be_chosen(self) -> None:
         found = tenants(tenant_header="x-scope-orgid", dataset_header="x-env")
-        assert found.identify({"x-scope-orgid": "acme", "x-env": "prod"}) == Sender("acme", "prod")
+        assert found.identify({"x-scope-orgid": "acme", "x-env": "prod"}) == TelemetrySender("acme", "prod")
 
     def test_unknown_tenants_are_refused_where_none_are_made(self) -> None:
         closed = tenants("found", auto_create_tenants=False, tenants="acme, globex")
@@ -81,8 +81,10 @@ class TestWithoutTokens:
 class TestWithTokens:
     def test_a_token_is_its_tenants(self) -> None:
         found = tenants(tokens=TOKENS)
-        assert found.identify(bearer(ACME)) == Sender("acme", any_tenant=False)
-        assert found.identify(bearer("acme-token-2", x_dataset_id="prod")) == Sender("acme", "prod", any_tenant=False)
+        assert found.identify(bearer(ACME)) == TelemetrySender("acme", any_tenant=False)
+        assert found.identify(bearer("acme-token-2", x_dataset_id="prod")) == TelemetrySender(
+            "acme", "prod", any_tenant=False
+        )
         assert found.identify({"authorization": f"bearer  {GLOBEX} "}).tenant == "globex"
 
     def test_the_header_cannot_make_it_another_tenants(self) -> None:
@@ -104,7 +106,7 @@ class TestWithTokens:
     def test_a_gateway_speaks_for_known_tenants(self) -> None:
         found = tenants("found", tokens=TOKENS)
         for name in ("acme", "found", "default"):
-            assert found.identify(bearer(GATEWAY, x_tenant_id=name)) == Sender(name)
+            assert found.identify(bearer(GATEWAY, x_tenant_id=name)) == TelemetrySender(name)
         with pytest.raises(TenantRefusedError):
             found.identify(bearer(GATEWAY, x_tenant_id="other"))
         assert tenants(tokens=TOKENS, auto_create_tenants=True).identify(bearer(GATEWAY, x_tenant_id="other"))

@@ -24,13 +24,13 @@ _SORTED_ROOM = 0.9
 
 
 @dataclass(frozen=True)
-class Limits:
+class CompactionLimits:
     target_bytes: int
     min_input_files: int
     max_rewrite_bytes: int
 
     @classmethod
-    def of(cls, contents: Contents, settings: MaintenanceSettings) -> "Limits":
+    def of(cls, contents: Contents, settings: MaintenanceSettings) -> "CompactionLimits":
         target = settings.target_file_bytes or contents.target_file_bytes
         # Sorted by other columns, two files of one run would overlap in their offsets: there is to be one.
         most = int(target * _SORTED_ROOM) if contents.sort_by else max(settings.max_rewrite_bytes, target)
@@ -56,11 +56,11 @@ class Rewrite:
     nbytes: int
 
 
-def small_files(contents: Contents, limits: Limits) -> list[StoredFile]:
+def small_files(contents: Contents, limits: CompactionLimits) -> list[StoredFile]:
     return [file for file in contents.files if limits.is_small(file)]
 
 
-def plan_rewrites(contents: Contents, limits: Limits) -> list[Rewrite]:
+def plan_rewrites(contents: Contents, limits: CompactionLimits) -> list[Rewrite]:
     """What a compaction would do now, in offset order."""
     by_partition: dict[tuple[object, ...], list[StoredFile]] = defaultdict(list)
     for file in contents.files:
@@ -71,7 +71,7 @@ def plan_rewrites(contents: Contents, limits: Limits) -> list[Rewrite]:
     return _joined(rewrites, limits.max_rewrite_bytes) if contents.is_partitioned else rewrites
 
 
-def _runs(files: Iterable[StoredFile], limits: Limits) -> list[list[StoredFile]]:
+def _runs(files: Iterable[StoredFile], limits: CompactionLimits) -> list[list[StoredFile]]:
     runs: list[list[StoredFile]] = [[]]
     size = 0
     for file in files:

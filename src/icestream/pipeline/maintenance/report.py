@@ -5,13 +5,13 @@ from enum import StrEnum
 from typing import Any
 
 from icestream.model.names import TopicName
-from icestream.pipeline.maintenance.plan import Limits, small_files
+from icestream.pipeline.maintenance.plan import CompactionLimits, small_files
 from icestream.table.contents import Contents
 
 MAX_NAMED_FILES = 20
 
 
-class Step(StrEnum):
+class MaintenanceStep(StrEnum):
     """In the order in which they are done: each leaves something to the next."""
 
     COMPACT = "compact"
@@ -21,7 +21,7 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True)
-class Figures:
+class MaintenanceFigures:
     """A table at one moment."""
 
     rows: int
@@ -33,7 +33,7 @@ class Figures:
     manifests: int
 
     @classmethod
-    def of(cls, contents: Contents, limits: Limits) -> "Figures":
+    def of(cls, contents: Contents, limits: CompactionLimits) -> "MaintenanceFigures":
         small = small_files(contents, limits)
         return cls(
             rows=contents.rows,
@@ -48,7 +48,7 @@ class Figures:
 
 @dataclass
 class StepReport:
-    step: Step
+    step: MaintenanceStep
     planned: dict[str, int] = field(default_factory=dict)
     """What it would do, by the metadata at its beginning."""
     done: dict[str, int] = field(default_factory=dict)
@@ -67,8 +67,8 @@ class StepReport:
 @dataclass
 class TopicReport:
     topic: TopicName
-    before: Figures | None = None
-    after: Figures | None = None
+    before: MaintenanceFigures | None = None
+    after: MaintenanceFigures | None = None
     steps: list[StepReport] = field(default_factory=list)
     error: str | None = None
     """Why nothing was done at all."""

@@ -17,8 +17,14 @@ from icestream.model.errors import (
     TopicNotFoundError,
 )
 from icestream.model.names import TopicName, copy_of
-from icestream.pipeline.maintenance.plan import Limits, Rewrite, plan_rewrites
-from icestream.pipeline.maintenance.report import MAX_NAMED_FILES, Figures, Step, StepReport, TopicReport
+from icestream.pipeline.maintenance.plan import CompactionLimits, Rewrite, plan_rewrites
+from icestream.pipeline.maintenance.report import (
+    MAX_NAMED_FILES,
+    MaintenanceFigures,
+    MaintenanceStep,
+    StepReport,
+    TopicReport,
+)
 from icestream.pipeline.maintenance.session import SparkSql, options, text
 from icestream.table import Tables, TopicTable
 from icestream.table.contents import Contents, read_contents, topics_with_tables
@@ -39,7 +45,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Job:
+class TableJob:
     """One table under maintenance."""
 
     settings: Settings
@@ -51,8 +57,8 @@ class Job:
     say: Say = lambda _text: None
 
     @property
-    def limits(self) -> Limits:
-        return Limits.of(self.contents, self.settings.maintenance)
+    def limits(self) -> CompactionLimits:
+        return CompactionLimits.of(self.contents, self.settings.maintenance)
 
     @property
     def name(self) -> str:
@@ -84,7 +90,7 @@ class Job:
         raise AssertionError
 
 
-def compact(job: Job, report: StepReport, *, dry_run: bool) -> None:
+def compact(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
     """Join neighbouring small files; one commit for each run of them, so that little is lost to a conflict."""
     planned = plan_rewrites(job.contents, job.limits)
     report.planned = {
@@ -104,7 +110,7 @@ def compact(job: Job, report: StepReport, *, dry_run: bool) -> None:
         last = left[0].first_offset
 
 
-def _rewrite(job: Job, rewrite: Rewrite) -> dict[str, int]:
+def _rewrite(job: TableJob, rewrite: Rewrite) -> dict[str, int]:
     limits, column = job.limits, f"`{job.contents.offset_column}`"
     chosen: dict[str, str | int] = {
         "target-file-size-bytes": limits.target_bytes,
@@ -120,7 +126,7 @@ def _rewrite(job: Job, rewrite: Rewrite) -> dict[str, int]:
     return job.call("rewrite_data_files", arguments)
 
 
-def rewrite_manifests(job: Job, report: StepReport, *, dry_run: bool) -> None:
+def rewrite_manifests(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
     """Join manifests, when there are many of them."""
     count = job.contents.manifests
     report.planned = {"manifests": count if count >= job.settings.maintenance.min_manifests else 0}
@@ -129,7 +135,7 @@ def rewrite_manifests(job: Job, report: StepReport, *, dry_run: bool) -> None:
         report.done = job.retried(lambda: job.call("rewrite_manifests", {}), report)
 
 
-def expire(job: Job, report: StepReport, *, dry_run: bool) -> None:
+def expire(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
     """Drop old snapshots that no branch or tag names, and the files that only they need."""
     settings = job.settings.maintenance
     before = job.now - timedelta(hours=settings.snapshot_age_hours)
@@ -141,7 +147,7 @@ def expire(job: Job, report: StepReport, *, dry_run: bool) -> None:
         report.done = job.retried(lambda: job.call("expire_snapshots", arguments), report)
 
 
-def remove_orphans(job: Job, report: StepReport, *, dry_run: bool) -> None:
+def remove_orphans(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
     """Remove old files that no snapshot names: what abandoned attempts and dropped snapshots have left."""
     job.say("looking for orphan files")
     age = timedelta(hours=job.settings.maintenance.orphan_age_hours)
@@ -165,10 +171,10 @@ def _timestamp(when: datetime) -> str:
 
 
 _ACTIONS = {
-    Step.COMPACT: compact,
-    Step.MANIFESTS: rewrite_manifests,
-    Step.EXPIRE: expire,
-    Step.ORPHANS: remove_orphans,
+    MaintenanceStep.COMPACT: compact,
+    MaintenanceStep.MANIFESTS: rewrite_manifests,
+    MaintenanceStep.EXPIRE: expire,
+    MaintenanceStep.ORPHANS: remove_orphans,
 }
 Progress = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and what comes now."""
@@ -200,13 +206,13 @@ class Maintenance:
     def run(
         self,
         topics: Iterable[TopicName],
-        steps: Iterable[Step] = Step,
+        steps: Iterable[MaintenanceStep] = MaintenanceStep,
         *,
         dry_run: bool = False,
         progress: Progress = lambda _done, _all, _text: None,
     ) -> list[TopicReport]:
         names = list(topics)
-        chosen = [step for step in Step if step in set(steps)]
+        chosen = [step for step in MaintenanceStep if step in set(steps)]
         reports = []
         for number, topic in enumerate(names):
 
@@ -217,26 +223,28 @@ class Maintenance:
         return reports
 
     def _maintain(
-        self, topic: TopicName, steps: Sequence[Step], dry_run: bool, tell: Callable[[int, str], None]
+        self, topic: TopicName, steps: Sequence[MaintenanceStep], dry_run: bool, tell: Callable[[int, str], None]
     ) -> TopicReport:
         report = TopicReport(topic)
         try:
             tell(0, "looking")
             job = self._job(topic)
-            report.before = Figures.of(job.contents, Limits.of(job.contents, self._settings.maintenance))
+            report.before = MaintenanceFigures.of(
+                job.contents, CompactionLimits.of(job.contents, self._settings.maintenance)
+            )
             for number, step in enumerate(steps):
                 job.say = lambda said, number=number: tell(number, said)  # type: ignore[misc]
                 report.steps.append(self._step(job, step, dry_run))
             if not dry_run:
                 job.reload()
-                report.after = Figures.of(job.contents, job.limits)
+                report.after = MaintenanceFigures.of(job.contents, job.limits)
         except IcestreamError as error:
             report.error = str(error)
         for said in report.errors:
             _log.warning("maintenance of a table failed", topic=str(topic), error=said)
         return report
 
-    def _job(self, topic: TopicName) -> Job:
+    def _job(self, topic: TopicName) -> TableJob:
         table = self._tables.find(topic)
         if table is None and self._tables.find(copy_of(topic)) is not None:
             raise InvalidRequestError(
@@ -248,9 +256,9 @@ class Maintenance:
         if table is None:
             raise TopicNotFoundError("the topic has no table", operation="maintain", place=str(topic))
         assert table.ledger  # a table without one is none of ours, and raises
-        return Job(self._settings, self._spark, table, read_contents(table), self._now(), self._sleep)
+        return TableJob(self._settings, self._spark, table, read_contents(table), self._now(), self._sleep)
 
-    def _step(self, job: Job, step: Step, dry_run: bool) -> StepReport:
+    def _step(self, job: TableJob, step: MaintenanceStep, dry_run: bool) -> StepReport:
         report = StepReport(step)
         began = time.monotonic()
         try:

@@ -31,13 +31,13 @@ def may_be_the_messages(error: IcestreamError) -> bool:
     return error.code in _FAULTS_OF_MESSAGES and not error.retryable
 
 
-def needs_control(error: IcestreamError) -> bool:
+def needs_worker_probe(error: IcestreamError) -> bool:
     """Whether the workers may be to blame as well as the messages: the error itself does not tell."""
     return error.code in {CRASHED, IcestreamError.code}
 
 
 @dataclass
-class Suspicion:
+class PoisonSearch:
     """That one of the frames from `start` on cannot be written."""
 
     start: int

@@ -17,11 +17,10 @@ import structlog
 from icestream.config import PipelineSettings
 from icestream.model.errors import IcestreamError, LimitReachedError
 from icestream.model.quarantine import MAX_QUARANTINED
-from icestream.pipeline.backfill import ReadBack
-from icestream.pipeline.commit import Pending
-from icestream.pipeline.quarantine.poison_search import may_be_the_messages, needs_control
-from icestream.pipeline.quarantine.worker_probe import Jobs, check_workers
-from icestream.pipeline.sources import Sources
+from icestream.pipeline.commit import PendingCommit
+from icestream.pipeline.quarantine.poison_search import may_be_the_messages, needs_worker_probe
+from icestream.pipeline.quarantine.worker_probe import Jobs, probe_workers
+from icestream.pipeline.sources import BackfillBacklog, MessageSources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Written
 from icestream.table import TopicTable
@@ -33,7 +32,7 @@ _log = structlog.get_logger(__name__)
 class Quarantine:
     """Looks at each failed range, and at last has a frame put aside."""
 
-    def __init__(self, settings: PipelineSettings, sources: Sources, spark: Jobs) -> None:
+    def __init__(self, settings: PipelineSettings, sources: MessageSources, spark: Jobs) -> None:
         self._after = settings.quarantine_after
         self._max_frames = settings.max_quarantined
         self._sources = sources
@@ -48,29 +47,29 @@ class Quarantine:
         """
         if not self._after or not may_be_the_messages(error) or failed.start != state.start:
             return False
-        if isinstance(state.at_hand, ReadBack):
+        if isinstance(state.next_backlog, BackfillBacklog):
             return False  # there are no frames where these come from
-        suspicion = state.suspect()
-        suspicion.failures += 1
-        suspicion.verdict = None  # somebody may have acted since
-        if suspicion.failures < self._after:
+        poison_search = state.suspect()
+        poison_search.failures += 1
+        poison_search.verdict = None  # somebody may have acted since
+        if poison_search.failures < self._after:
             return False
         try:
-            ends = suspicion.ends or self._sources.frame_ends(state.at_hand, failed.start, failed.end)
-            was_alone = suspicion.is_narrowing
-            if not suspicion.narrow(ends, failed.end) or not was_alone:
+            ends = poison_search.ends or self._sources.frame_ends(state.next_backlog, failed.start, failed.end)
+            was_alone = poison_search.is_narrowing
+            if not poison_search.narrow(ends, failed.end) or not was_alone:
                 return False  # a single frame is tried once more, by itself
-            self._convict(state, error)
+            self._put_frame_aside(state, error)
         except IcestreamError as reason:
-            suspicion.verdict = None if reason.retryable else reason
+            poison_search.verdict = None if reason.retryable else reason
             raise
         return True
 
-    def _convict(self, state: TopicState, error: IcestreamError) -> None:
+    def _put_frame_aside(self, state: TopicState, error: IcestreamError) -> None:
         """Steps 1 and 2, for each table that lacks the frame."""
-        if needs_control(error):
-            check_workers(state, self._sources, self._spark, error)
-        frame, schema = self._sources.frame_at(state.at_hand, state.start)
+        if needs_worker_probe(error):
+            probe_workers(state, self._sources, self._spark, error)
+        frame, schema = self._sources.frame_at(state.next_backlog, state.start)
         for sink in state.fed:
             if sink.table is None or (sink.committed or 0) >= frame.end_offset:
                 continue
@@ -81,7 +80,7 @@ class Quarantine:
                 continue  # somebody else was faster
             self._check_room(table, frame.base_offset, error)
             entry = put_aside(table, frame, first_offset=first, reason=str(error), schema=schema)
-            sink.pending = Pending(
+            sink.pending = PendingCommit(
                 (), first, entry.end_offset, state.backlog.epoch, quarantined=(entry,), planned_on=table.snapshot_id
             )
             _log.error(

@@ -13,14 +13,14 @@ from icestream.model.enums import StorageFormat
 from icestream.model.errors import DamagedError
 from icestream.model.names import copied
 from icestream.model.quarantine import Quarantined
-from icestream.pipeline.commit import Pending
+from icestream.pipeline.commit import PendingCommit
 from icestream.table import Tables, TopicTable
 from icestream.table.quarantine import copy_entry
 
 _log = structlog.get_logger(__name__)
 
 
-def with_quarantine(tables: Tables, table: TopicTable, pending: Pending) -> Pending:
+def with_copied_quarantine(tables: Tables, table: TopicTable, pending: PendingCommit) -> PendingCommit:
     """The same to be committed, with the entries of what it lacks that the topic's other table has in quarantine."""
     if not pending.lost or pending.quarantined:
         return pending

@@ -15,7 +15,7 @@ from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS
 from icestream.pipeline.fetch import BrokerFrames, CloudRange, Fetch, Range
-from icestream.pipeline.sources import Sources
+from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Work, Written, pack_parcel
@@ -28,12 +28,12 @@ class Jobs(Protocol):
     def run(self, parcels: Sequence[bytes], /) -> list[Written]: ...
 
 
-def check_workers(state: TopicState, sources: Sources, spark: Jobs, error: IcestreamError) -> None:
+def probe_workers(state: TopicState, sources: MessageSources, spark: Jobs, error: IcestreamError) -> None:
     """Raise unless a worker can write a row into the tables that are fed; `error` is what the frame failed with."""
     start = state.start
     writers = [sink.table.writer() for sink in state.fed if sink.table is not None]
     work = Work(
-        fetch=InPlaceOfFrame(sources.fetch(state.at_hand, by_frame=True), writers[0].columns.stream),
+        fetch=ProbeFetch(sources.fetch(state.next_backlog, by_frame=True), writers[0].columns.stream),
         topic=state.backlog.topic,
         stream_id=state.backlog.stream_id,
         targets=tuple((rehearsing(writer), start) for writer in writers),
@@ -55,13 +55,13 @@ def check_workers(state: TopicState, sources: Sources, spark: Jobs, error: Icest
 
 
 @dataclass(frozen=True)
-class InPlaceOfFrame:
+class ProbeFetch:
     """A `Fetch` that reads the frames of a range from where they are, and gives one row that is made up."""
 
     source: Fetch
     schema: pa.Schema
 
-    def within(self, ranges: Iterable[Range]) -> "InPlaceOfFrame":
+    def within(self, ranges: Iterable[Range]) -> "ProbeFetch":
         return replace(self, source=self.source.within(ranges))
 
     def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> "_Row":

@@ -27,7 +27,7 @@ from icestream.server.otlp.receiver import Receiver
 from icestream.server.otlp.status import Status, status_of
 from icestream.storage.publishing import ByteBudget
 from icestream.telemetry import Signal
-from icestream.telemetry.tenants import Sender
+from icestream.telemetry.tenants import TelemetrySender
 
 # --------------------
 # Compressed bodies, a piece at a time, so that a small body cannot become a large one unseen.
@@ -128,7 +128,7 @@ class _Export:
                 content = await run_in_threadpool(self._export, sender, kind, codec, body)
         return Response(content, media_type=kind)
 
-    def _export(self, sender: Sender, kind: str, codec: str | None, body: bytearray) -> bytes:
+    def _export(self, sender: TelemetrySender, kind: str, codec: str | None, body: bytearray) -> bytes:
         receiver = self._receiver
         limit = receiver.options.max_request_bytes
         with plain_body(body, codec, max_bytes=limit, budget=receiver.budget) as plain:

@@ -14,7 +14,7 @@ from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 from icestream.telemetry import Signal
 from icestream.telemetry.ingest import Ingest
-from icestream.telemetry.tenants import Sender
+from icestream.telemetry.tenants import TelemetrySender
 
 _RESPONSES: dict[Signal, tuple[Any, str]] = {
     Signal.TRACES: (ExportTraceServiceResponse, "rejected_spans"),
@@ -33,12 +33,12 @@ class Receiver:
         self.options = self._ingest.options
         self.max_requests = storage.settings.server.max_connections
 
-    def identify(self, headers: Mapping[str, str], signal: Signal) -> Sender:
+    def identify(self, headers: Mapping[str, str], signal: Signal) -> TelemetrySender:
         with self.counting(signal, None):
             return self._ingest.tenants.identify(headers)
 
     @contextlib.contextmanager
-    def counting(self, signal: Signal, sender: Sender | None) -> Iterator[None]:
+    def counting(self, signal: Signal, sender: TelemetrySender | None) -> Iterator[None]:
         """Count a request as refused if it is; doors do all that they do with one in here."""
         try:
             yield
@@ -47,7 +47,7 @@ class Receiver:
             self._ingest.statistics.refused(sender.tenant if sender is not None else None, signal, error.code)
             raise
 
-    def export(self, signal: Signal, sender: Sender, request: bytes, *, is_json: bool = False) -> Any:
+    def export(self, signal: Signal, sender: TelemetrySender, request: bytes, *, is_json: bool = False) -> Any:
         """The response, as a message; it is made when the request is durable."""
         started = perf_counter()
         stored = self._ingest.store(signal, sender, request, is_json=is_json)

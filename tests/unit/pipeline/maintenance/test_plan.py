@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from icestream.config import MaintenanceSettings
-from icestream.pipeline.maintenance.plan import Limits, Rewrite, plan_rewrites, small_files
+from icestream.pipeline.maintenance.plan import CompactionLimits, Rewrite, plan_rewrites, small_files
 from icestream.table.contents import Contents, StoredFile
 
 TARGET = 1_000
-LIMITS = Limits(target_bytes=TARGET, min_input_files=3, max_rewrite_bytes=10_000)
+LIMITS = CompactionLimits(target_bytes=TARGET, min_input_files=3, max_rewrite_bytes=10_000)
 
 
 def contents(
@@ -43,13 +43,13 @@ def test_a_large_file_ends_a_run() -> None:
 
 
 def test_one_commit_replaces_a_bounded_number_of_bytes() -> None:
-    limits = Limits(TARGET, 2, max_rewrite_bytes=1_500)
+    limits = CompactionLimits(TARGET, 2, max_rewrite_bytes=1_500)
     found = plan_rewrites(contents([700] * 5), limits)
     assert [(rewrite.files, rewrite.nbytes) for rewrite in found] == [(2, 1_400), (2, 1_400)]
 
 
 def test_a_single_file_is_never_rewritten() -> None:
-    assert plan_rewrites(contents([10]), Limits(TARGET, 2, 10_000)) == []
+    assert plan_rewrites(contents([10]), CompactionLimits(TARGET, 2, 10_000)) == []
 
 
 def test_each_partition_has_its_own_runs() -> None:
@@ -66,7 +66,7 @@ def test_files_without_offsets_are_left_alone() -> None:
 
 def test_a_table_that_is_sorted_otherwise_is_compacted_file_by_file() -> None:
     """Two files that are sorted by another column would overlap in their offsets."""
-    limits = Limits.of(contents([10], sort_by=("key",)), MaintenanceSettings(max_rewrite_bytes=1 << 30))
+    limits = CompactionLimits.of(contents([10], sort_by=("key",)), MaintenanceSettings(max_rewrite_bytes=1 << 30))
     assert limits.max_rewrite_bytes < TARGET
     found = plan_rewrites(contents([300] * 7, sort_by=("key",)), limits)
     assert all(rewrite.nbytes <= TARGET for rewrite in found)
@@ -74,7 +74,7 @@ def test_a_table_that_is_sorted_otherwise_is_compacted_file_by_file() -> None:
 
 @pytest.mark.parametrize(("given", "target"), [(None, TARGET), (1 << 20, 1 << 20)])
 def test_the_target_is_the_settings_or_the_tables(given: int | None, target: int) -> None:
-    limits = Limits.of(contents([10]), MaintenanceSettings(target_file_bytes=given))
+    limits = CompactionLimits.of(contents([10]), MaintenanceSettings(target_file_bytes=given))
     assert limits.target_bytes == target
 
 

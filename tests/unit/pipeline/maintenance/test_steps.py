@@ -13,7 +13,7 @@ from icestream.model.errors import CommitConflictError
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.plan import Rewrite
-from icestream.pipeline.maintenance.report import Step
+from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.pipeline.maintenance.session import MaintenanceFailedError, SparkSql, options, text
 from icestream.table import Tables, TableSpec
@@ -77,7 +77,7 @@ def test_a_conflict_is_tried_again_after_pauses_that_grow(settings: Settings, ta
     pauses: list[float] = []
     done = {"rewritten_data_files_count": 2, "added_data_files_count": 1}
     made, sql = keeper(settings, tables, [conflict(), conflict(), done], pauses)
-    (report,) = made.run([TOPIC], [Step.COMPACT])
+    (report,) = made.run([TOPIC], [MaintenanceStep.COMPACT])
     assert report.errors == []
     assert report.steps[0].conflicts == 2
     assert report.steps[0].done == done
@@ -88,7 +88,7 @@ def test_a_conflict_is_tried_again_after_pauses_that_grow(settings: Settings, ta
 def test_conflicts_that_do_not_end_are_given_up_until_the_next_run(settings: Settings, tables: Tables) -> None:
     pauses: list[float] = []
     made, sql = keeper(settings, tables, [conflict() for _ in range(9)], pauses)
-    (report,) = made.run([TOPIC], [Step.COMPACT])
+    (report,) = made.run([TOPIC], [MaintenanceStep.COMPACT])
     assert len(sql.asked) == 3
     assert report.steps[0].error is not None
     assert "faster" in report.steps[0].error
@@ -97,7 +97,7 @@ def test_conflicts_that_do_not_end_are_given_up_until_the_next_run(settings: Set
 def test_a_failed_step_does_not_keep_the_next_one_from_its_work(settings: Settings, tables: Tables) -> None:
     answers = [*(conflict() for _ in range(3)), {"orphan_file_location": "file:///x"}]
     made, _ = keeper(settings, tables, answers, [])
-    (report,) = made.run([TOPIC], [Step.COMPACT, Step.ORPHANS])
+    (report,) = made.run([TOPIC], [MaintenanceStep.COMPACT, MaintenanceStep.ORPHANS])
     assert report.steps[0].error is not None
     assert report.steps[1].done == {"files": 1}
 
@@ -109,7 +109,7 @@ def test_what_was_compacted_before_a_failure_is_told(
     monkeypatch.setattr("icestream.pipeline.maintenance.run.plan_rewrites", lambda _contents, _limits: two)
     done = {"rewritten_data_files_count": 2}
     made, _ = keeper(settings, tables, [done, MaintenanceFailedError("no room on the disk")], [])
-    (report,) = made.run([TOPIC], [Step.COMPACT])
+    (report,) = made.run([TOPIC], [MaintenanceStep.COMPACT])
     assert report.steps[0].done == done
     assert "no room" in str(report.steps[0].error)
 
@@ -122,13 +122,13 @@ def test_a_table_that_cannot_be_read_is_not_passed_over(settings: Settings, tabl
     assert table is not None
     Path(table.iceberg.metadata_location.removeprefix("file://")).unlink()
     assert made.topics() == [TOPIC]
-    (report,) = made.run(made.topics(), [Step.EXPIRE])
+    (report,) = made.run(made.topics(), [MaintenanceStep.EXPIRE])
     assert report.error is not None
 
 
 def test_steps_with_nothing_to_do_do_not_start_spark(settings: Settings, tables: Tables) -> None:
     made, sql = keeper(settings, tables, [], [])
-    (report,) = made.run([TOPIC], [Step.MANIFESTS, Step.EXPIRE])
+    (report,) = made.run([TOPIC], [MaintenanceStep.MANIFESTS, MaintenanceStep.EXPIRE])
     assert report.errors == []
     assert sql.asked == []
 

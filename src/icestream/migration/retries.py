@@ -13,7 +13,7 @@ RETRY_SECONDS = 300.0
 _PAUSE_SECONDS = 0.2
 
 
-def patiently(ask: Callable[[], Answer]) -> Answer:
+def with_retries(ask: Callable[[], Answer]) -> Answer:
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
