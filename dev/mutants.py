@@ -61,16 +61,13 @@ SUBSCRIPTIONS = "tests/unit/subscription"
 NO_TRACE = "tests/fault/pipeline/test_no_trace.py::test_a_pass_that_fails_leaves_no_trace_in_the_table"
 
 LIBRARY_COMMIT = """\
+table = state.iceberg
 with table.transaction() as transaction:
     with transaction.update_snapshot(snapshot_properties=ledger.to_properties()).fast_append() as append:
         for file in files:
             append.append_data_file(file.data_file)
     transaction.set_properties(ledger.to_properties())
-table.refresh()
-response = CommitTableResponse.model_validate(
-    {"metadata": table.metadata, "metadata-location": table.metadata_location}
-)
-return Committed(response, tuple(table.current_snapshot().manifests(table.io)), ())
+return state.with_table(table.refresh())
 """
 
 
@@ -226,7 +223,7 @@ MUTANTS = (
     Mutant(
         "ledger-on-commit",
         "the check of a commit's first offset against the ledger",
-        (("table:TopicTable._check", never("committed_offset")),),
+        (("table:check_plan", never("committed_offset")),),
         (f"{COMMITS}::test_a_range_that_does_not_begin_at_the_end_is_refused[sqlite-4]",),
     ),
     Mutant(
@@ -238,13 +235,13 @@ MUTANTS = (
     Mutant(
         "epoch-on-commit",
         "the refusal of an epoch that is over",
-        (("table:TopicTable._check", never("epoch")),),
+        (("table:check_plan", never("epoch")),),
         (f"{COMMITS}::test_the_epoch_never_goes_back[sqlite]",),
     ),
     Mutant(
         "whole-range",
         "the check that a commit's files hold every message of its range that is not lost",
-        (("table:TopicTable._check", Element(("messages",))),),
+        (("table:check_plan", Element(("messages",))),),
         (f"{COMMITS}::test_a_message_that_is_neither_in_a_file_nor_lost_is_refused[sqlite]",),
     ),
     Mutant(

@@ -23,7 +23,7 @@ from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.bloom import filter_notes
 from icestream.table.planning import FilePlan
-from icestream.table.scan import OpenFile, Request
+from icestream.table.scan import OpenFile, ScanRequest
 from icestream.telemetry import Signal
 from icestream.telemetry.topics import SORT_BY
 from icestream_bench.figures import Latencies, bytes_read
@@ -126,7 +126,7 @@ def _opened(settings: Settings, text: str) -> tuple[int, int]:
     with contextlib.closing(Tables(settings)) as tables:
         table = tables.find(_TOPIC)
         assert table is not None
-        request = Request(table, tuple(SCHEMA.names), 0, table.ledger.committed_offset, Filter.parse(text))
+        request = ScanRequest(table, tuple(SCHEMA.names), 0, table.ledger.committed_offset, Filter.parse(text))
         for planned in FilePlan(table, 0, request.end, request.pruning).files():
             file = OpenFile(request, planned)
             groups, files = groups + len(file.row_groups), files + 1

@@ -32,7 +32,14 @@ from icestream.model.names import TopicName, copied
 from icestream.model.quarantine import Quarantined, frame_file
 from icestream.storage.verify.tables import FindTable, find_all, open_tables
 from icestream.table import Tables, TopicTable
-from icestream.table.quarantine import About, note_retried, quarantining_topics, read_about, read_frame, read_retried
+from icestream.table.quarantine import (
+    QuarantineRecord,
+    mark_retried,
+    quarantining_topics,
+    read_frame,
+    read_record,
+    read_retried,
+)
 
 _HEX_BYTES = 256
 _HEX_LINE = 16
@@ -51,8 +58,8 @@ class QuarantinedFrame:
         return read_frame(self.table, self.entry)
 
     @cached_property
-    def about(self) -> About:
-        return read_about(self.table, self.entry)
+    def about(self) -> QuarantineRecord:
+        return read_record(self.table, self.entry)
 
     @cached_property
     def retried(self) -> dict[str, Any] | None:
@@ -148,7 +155,7 @@ def publish_again(found: QuarantinedFrame, client: Client) -> dict[str, int | No
         "end_offset": sum(sent[-1]) if sent else None,
         "before": before,
     }
-    note_retried(found.table, found.entry, published)
+    mark_retried(found.table, found.entry, published)
     return published
 
 

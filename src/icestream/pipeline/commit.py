@@ -29,7 +29,7 @@ from icestream.model.errors import (
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined
 from icestream.table import TopicTable, WrittenFile
-from icestream.table.parquet_copy.leftovers import names_files, remove_written
+from icestream.table.parquet_copy import discard_files, holds_files
 
 MAX_TRIES = 10
 MAX_WAIT_SECONDS = 12 * 3600.0
@@ -70,7 +70,7 @@ class Outcome:
 def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
     """Steps 1 to 3. Raises what keeps it from being known or done; the same call may be made again then."""
     for conflicts in range(MAX_TRIES):
-        if table.is_plain and table.snapshot_id != pending.planned_on:
+        if table.is_parquet_copy and table.snapshot_id != pending.planned_on:
             return _settle(table, pending, conflicts)
         try:
             done = table.commit(
@@ -83,7 +83,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
             )
         except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
             table = reload(table)
-            if table.ledger.committed_offset != pending.start and not table.is_plain:
+            if table.ledger.committed_offset != pending.start and not table.is_parquet_copy:
                 unknown = isinstance(error, CommitUnknownError) and _holds(table, pending.files)
                 return Outcome(table, unknown, conflicts + 1)
             time.sleep(random.uniform(0.0, _PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
@@ -96,9 +96,9 @@ def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
 
 def _settle(table: TopicTable, pending: PendingCommit, conflicts: int) -> Outcome:
     """What became of files for a Parquet copy whose snapshot is another by now: no commit of them can come any more."""
-    ours = bool(pending.files) and names_files(table, pending.files)
+    ours = bool(pending.files) and holds_files(table, pending.files)
     if not ours:
-        remove_written(table, pending.files)
+        discard_files(table, pending.files)
     return Outcome(table, ours, conflicts)
 
 

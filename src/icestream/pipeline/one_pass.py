@@ -35,7 +35,7 @@ from icestream.pipeline.state import Sink, TopicState, TopicStates
 from icestream.pipeline.table_loading import before_log, drop_empty_tables, open_table
 from icestream.pipeline.tasks import Work, Written, pack_parcel
 from icestream.table import Tables, TopicTable
-from icestream.table.parquet_copy.leftovers import remove_written
+from icestream.table.parquet_copy import discard_files
 
 # --------------------
 # One Spark job for many topics, in which a topic that takes its worker down takes nobody else with it.
@@ -312,7 +312,7 @@ class PassRunner:
         files = tuple(file for one in ranges for file in one.files)
         for sink in state.fed:
             if sink.is_copy and sink.table is not None:
-                remove_written(sink.table, sink.files_of(files))
+                discard_files(sink.table, sink.files_of(files))
 
     def _put_aside(self, state: TopicState, failed: Written, error: IcestreamError, figures: PassFigures) -> bool:
         """Whether a range that failed was a single frame, which is to be committed as one in quarantine; see there."""
@@ -370,7 +370,7 @@ class PassRunner:
         if error.retryable:
             return
         if isinstance(error, IncompatibleTableError) and sink.is_copy and sink.table and sink.pending:
-            remove_written(sink.table, sink.pending.files)  # the table is gone, and nobody else will look for them
+            discard_files(sink.table, sink.pending.files)  # the table is gone, and nobody else will look for them
         sink.forget()
 
     # Step 4

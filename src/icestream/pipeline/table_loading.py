@@ -7,7 +7,7 @@ from icestream.model.errors import IcestreamError, OffsetOutOfRangeError
 from icestream.pipeline.sources import MessageSources, backfill_before_log
 from icestream.pipeline.state import Sink, TopicState
 from icestream.table import Ledger, Tables, TopicTable
-from icestream.table.parquet_copy.leftovers import remove_leftovers
+from icestream.table.parquet_copy import remove_leftovers
 
 _log = structlog.get_logger(__name__)
 
@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 def open_table(tables: Tables, state: TopicState, sink: Sink) -> TopicTable:
     """A table as it is now; what was left in the folders of a Parquet copy goes before anything is added to it."""
     table = tables.open(state.spec(sink))
-    return remove_leftovers(table) if sink.is_copy else table
+    return remove_leftovers(table)
 
 
 def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:

@@ -30,7 +30,7 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.pipeline.fetch import Fetch
 from icestream.table import TableWriter, WrittenFile
-from icestream.table.writer import write_together
+from icestream.table.writer import write_to_tables
 
 WRITE_OPERATION = "write table"
 WORKER_OPERATION = "run task"
@@ -145,7 +145,7 @@ def _write_files(work: Work, batches: Iterator[pa.RecordBatch]) -> list[list[Wri
         writer, first_offset = work.targets[0]
         rows = (slice_from(batch, first_offset) for batch in batches)
         return [writer.write(rows, max_memory_bytes=work.max_memory_bytes)]
-    return write_together(work.targets, batches, max_memory_bytes=work.max_memory_bytes)
+    return write_to_tables(work.targets, batches, max_memory_bytes=work.max_memory_bytes)
 
 
 def _incomplete(work: Work, start: int, end: int, problem: str) -> DamagedError:

@@ -82,7 +82,7 @@ class TableTier:
         self, table: "TopicTable", start: int, end: int, selection: Selection
     ) -> Generator[pa.RecordBatch, None, None]:
         """Rows of the selection. What the table can do it does: it knows the topic's columns of its last commit."""
-        from icestream.table.limits import ReadLimits  # noqa: PLC0415 - the Iceberg library is for who reads tables
+        from icestream.table import ReadLimits  # noqa: PLC0415 - only readers of tables load the Iceberg library
 
         limits = ReadLimits.of(self._settings)
         names, where = set(table.stream_schema.names), selection.where

@@ -16,7 +16,7 @@ data is, writes files, and needs no catalog. On disk it is plain Iceberg: docs/f
 
 from icestream.table.history import AddedFile
 from icestream.table.ledger import Ledger
-from icestream.table.limits import ReadLimits
+from icestream.table.scan import ReadLimits
 from icestream.table.schema import check_table_schema
 from icestream.table.spark_catalog import spark_catalog_options
 from icestream.table.tables import Tables, TableSpec

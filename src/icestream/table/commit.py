@@ -1,24 +1,29 @@
 """One commit: files and ledger together, or nothing.
 
-Not through the library's transactions: they retry a conflicting commit by themselves, rebased and with the same
-properties, and so would let a stale writer move the ledger back. Here a commit names the state it was planned on, and
-the catalog refuses it if that is no longer the table's.
+It does not use the library's transactions. They retry a conflicting commit themselves, rebased and with the same
+properties, and so would let a stale writer move the ledger back. Here a commit names the state that it was planned on.
+The catalog refuses it if the table is in another state.
 
-1. check the plan against the loaded ledger. *Nothing is written.*
-2. write the manifest of the new files, merged manifests, and the manifest list. *After a crash: files that nothing
-   names; orphan clean-up removes them and the data files.*
-3. one catalog commit, required to find the same table and the same snapshot: add the snapshot, make it the main
-   branch's, set the ledger, drop the oldest snapshots. *After a crash, or when the answer is lost: it happened or it
-   did not, and the ledger says which. Nothing is removed before somebody has read it.*
-4. hand what no snapshot names any more to be removed after a while. *After a crash: orphan clean-up removes it.*
+1. `check_plan`: compare the plan with the loaded ledger. *Nothing is written.*
+2. Write the manifest of the new files, merged manifests, and the manifest list. *After a crash: files that nothing
+   names. Orphan clean-up removes them and the data files.*
+3. Make one catalog commit that requires the same table and the same snapshot. It adds the snapshot, makes it the main
+   branch's, sets the ledger and drops the oldest snapshots. *After a crash, or without a response: the commit happened
+   or it did not, and the ledger tells which. No file is removed before the ledger was read.*
+4. Pass the files that no snapshot names any more to `unused_files`, which removes them later. *After a crash: orphan
+   clean-up removes them.*
+
+Manifests stay few. They fall into classes by the number of their files: 1 to n-1, n to n²-1, and so on. When a class
+has n manifests, the next commit merges them into one of the next class. So a table of f files has about n · logₙ(f)
+manifests, and each file's entry is rewritten logₙ(f) times. One commit merges one group, with a bounded number of
+files, so commits stay fast.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, count
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -55,24 +60,26 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icestream.config import TableSettings
-from icestream.model.errors import CommitConflictError, CommitUnknownError
-from icestream.model.offsets import OffsetRanges
+from icestream.model.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    DamagedError,
+    IcestreamError,
+    InvalidRequestError,
+    LedgerMismatchError,
+    StaleEpochError,
+)
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined
-from icestream.table.catalogs import reason
+from icestream.table.catalogs import reason, reporting
 from icestream.table.ledger import Ledger, lost_properties, quarantine_properties
+from icestream.table.planning import live_files
 from icestream.table.writer import WrittenFile
 
-# --------------------
-# Manifests of a new snapshot: one for the new files, and old small ones merged so that they stay few.
-#
-# Manifests fall into classes by the number of their files: 1 to n-1, n to n²-1, and so on. When a class has n of
-# them the
-# next commit merges these into one of the next class. So a table of f files has about n · logₙ(f) manifests, and each
-# file's entry is rewritten logₙ(f) times: commits stay as fast as they were, without a rewrite of everything now and
-# then. One commit merges one group, of a bounded number of files.
+if TYPE_CHECKING:
+    from icestream.table.topic_table import TopicTable
 
-
+_PLAN_AGAIN = "load the table again and plan from its ledger"
 MAX_MERGED_FILES = 1000
 """A merge makes no manifest of more files than this, about 0.3 s of work; larger ones are for maintenance to join."""
 FORMAT_VERSION: Literal[2] = 2
@@ -171,12 +178,6 @@ def merge_group(manifests: Sequence[ManifestFile], merge_count: int) -> list[Man
     return []
 
 
-def live_files(manifest: ManifestFile) -> int | None:
-    if manifest.added_files_count is None or manifest.existing_files_count is None:
-        return None
-    return manifest.added_files_count + manifest.existing_files_count
-
-
 def _size_class(files: int, base: int) -> int:
     found = 0
     while files >= base:
@@ -186,70 +187,106 @@ def _size_class(files: int, base: int) -> int:
 
 
 MAX_EXPIRED_AT_ONCE = 20
-"""Most snapshots that one commit drops: a long history shrinks over several commits instead of stopping one."""
+"""Snapshots that one commit drops at most, so that a long history shrinks over several commits."""
 
 
-@dataclass(frozen=True)
-class Committed:
-    response: CommitTableResponse
-    manifests: tuple[ManifestFile, ...]
-    expired: tuple[Snapshot, ...]
+def check_plan(
+    state: "TopicTable", files: Sequence[WrittenFile], start: int, end: int, epoch: int, lost: OffsetRanges
+) -> None:
+    """Step 1: raise unless the files hold the messages from the ledger's offset to `end`, except those in `lost`."""
+    ledger = state.ledger
+    place: dict[str, Any] = {"operation": "commit", "place": str(state.name)}
+    if epoch < ledger.epoch:
+        raise StaleEpochError(f"epoch {epoch} is over, the table is at epoch {ledger.epoch}", **place)
+    if start != ledger.committed_offset:
+        raise LedgerMismatchError(
+            f"the range begins at offset {start}, the table ends at {ledger.committed_offset}",
+            remedy=_PLAN_AGAIN,
+            details={"committed_offset": ledger.committed_offset},
+            **place,
+        )
+    if end <= start:
+        raise InvalidRequestError(f"the range {start} to {end} is empty", **place)
+    if any(file.table_uuid != state.iceberg.metadata.table_uuid for file in files):
+        raise InvalidRequestError("a file was written for another table", **place)
+    outside = any(file.first_offset < start or file.last_offset >= end for file in files)
+    held = sum(file.message_count for file in files)
+    if outside or held > end - start or held + lost.count < end - start:
+        raise InvalidRequestError(f"the files do not hold exactly the messages {start} to {end}", **place)
 
 
 def commit_files(
-    table: Table,
-    manifests: Sequence[ManifestFile],
+    state: "TopicTable",
     files: Sequence[WrittenFile],
     ledger: Ledger,
-    lost: OffsetRanges,
-    settings: TableSettings,
+    lost: OffsetRanges = NO_OFFSETS,
     quarantined: Sequence[Quarantined] = (),
-) -> Committed:
-    """Append `files` to the state `table`, whose current snapshot has `manifests`, and set `ledger`: steps 2 and 3.
+) -> "TopicTable":
+    """Append `files` to the state and set `ledger`: steps 2 to 4. Return the new state.
 
-    `lost` is what the table lacks from now on, `quarantined` what of it is in quarantine, where that has changed.
+    `lost` and `quarantined` are added to what the table notes already.
     """
-    metadata = table.metadata
-    parent_id = metadata.current_snapshot_id
-    snapshot_id = metadata.new_snapshot_id()
+    table, metadata = state.iceberg, state.iceberg.metadata
+    with reporting("commit", str(state.name)):
+        properties = ledger.to_properties() | lost_properties(state.lost_ranges | lost)
+        if quarantined:
+            properties |= quarantine_properties((*state.quarantined, *quarantined))
+        try:
+            snapshot, manifests = _write_metadata(state, files, ledger)
+            expired = _unnamed_by_now(table, snapshots_to_expire(metadata, state.settings.max_snapshots))
+        except FileNotFoundError as error:
+            raise _missing_file(state, error) from error
+        updates: list[TableUpdate] = [
+            AddSnapshotUpdate(snapshot=snapshot),
+            SetSnapshotRefUpdate.model_validate(
+                {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot.snapshot_id}
+            ),
+            SetPropertiesUpdate(updates=properties),
+        ]
+        if expired:
+            ids = [old.snapshot_id for old in expired]
+            updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids}))
+        requirements: list[TableRequirement] = [
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}),
+        ]
+        response = _send(table, tuple(requirements), tuple(updates))
+    made = state.with_table(
+        Table(table.name(), response.metadata, response.metadata_location, table.io, table.catalog, table.config),
+        manifests,
+    )
+    state.unused_files.after_commit(table, made.iceberg, expired)
+    return made
+
+
+def _write_metadata(
+    state: "TopicTable", files: Sequence[WrittenFile], ledger: Ledger
+) -> tuple[Snapshot, tuple[ManifestFile, ...]]:
+    """Step 2: the new snapshot and its manifests, written."""
+    metadata = state.iceberg.metadata
+    parent_id, snapshot_id = metadata.current_snapshot_id, metadata.new_snapshot_id()
     sequence_number = metadata.next_sequence_number()
-    writers = ManifestWriters(metadata, table.io, snapshot_id)
-    now = [*writers.added(files), *writers.compacted(manifests, settings.manifest_merge_count)]
+    writers = ManifestWriters(metadata, state.iceberg.io, snapshot_id)
+    merged = writers.compacted(state.manifests, state.settings.manifest_merge_count)
+    manifests = (*writers.added(files), *merged)
     snapshot = Snapshot.model_validate(
         {
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": parent_id,
             "sequence-number": sequence_number,
             "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
-            "manifest-list": writers.write_list(now, parent_id, sequence_number),
+            "manifest-list": writers.write_list(manifests, parent_id, sequence_number),
             "summary": _summary(metadata, files, ledger),
             "schema-id": metadata.current_schema_id,
         }
     )
-    main = {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
-    updates: list[TableUpdate] = [
-        AddSnapshotUpdate(snapshot=snapshot),
-        SetSnapshotRefUpdate.model_validate(main),
-        SetPropertiesUpdate(
-            updates={**ledger.to_properties(), **lost_properties(lost), **quarantine_properties(quarantined)}
-        ),
-    ]
-    expired = _expire(table, settings.max_snapshots)
-    if expired:
-        ids = [old.snapshot_id for old in expired]
-        updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids}))
-    requirements: list[TableRequirement] = [
-        AssertTableUUID(uuid=metadata.table_uuid),
-        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": parent_id}),
-    ]
-    response = send(table, tuple(requirements), tuple(updates))
-    return Committed(response, tuple(now), tuple(expired))
+    return snapshot, manifests
 
 
-def send(
+def _send(
     table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
 ) -> CommitTableResponse:
-    """Step 3. Only a refusal is a refusal; after any other error the outcome is not known."""
+    """Step 3. Only a refusal is a refusal; after any other error the outcome is unknown."""
     place = ".".join(table.name())
     try:
         return table.catalog.commit_table(table, requirements, updates)
@@ -258,19 +295,19 @@ def send(
             f"the table has changed since it was loaded: {reason(error)}",
             operation="commit",
             place=place,
-            remedy="load the table again and plan from its ledger",
+            remedy=_PLAN_AGAIN,
         ) from error
     except Exception as error:
         raise CommitUnknownError(
-            f"the catalog did not answer as expected, so the commit may have happened: {reason(error)}",
+            f"the catalog did not respond as expected, so the commit may have happened: {reason(error)}",
             operation="commit",
             place=place,
             remedy="keep all files, load the table again and look at its ledger",
         ) from error
 
 
-def expirable(metadata: TableMetadata, max_snapshots: int) -> list[Snapshot]:
-    """Of a main branch that is full, a few of the oldest snapshots, without those that a branch or tag names."""
+def snapshots_to_expire(metadata: TableMetadata, max_snapshots: int) -> list[Snapshot]:
+    """Return a few of the oldest snapshots if the main branch is full, except those that a branch or tag names."""
     line = list(ancestors_of(metadata.current_snapshot(), metadata))
     if len(line) < max_snapshots:
         return []
@@ -280,17 +317,29 @@ def expirable(metadata: TableMetadata, max_snapshots: int) -> list[Snapshot]:
     return oldest[: min(count, MAX_EXPIRED_AT_ONCE)]
 
 
-def _expire(table: Table, max_snapshots: int) -> list[Snapshot]:
-    """The snapshots that this commit drops. A tag that was set since the table was loaded is looked for first."""
-    if not (found := expirable(table.metadata, max_snapshots)):
+def _unnamed_by_now(table: Table, snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Leave out the snapshots that a tag names which was set after the table was loaded."""
+    if not snapshots:
         return []
     refs = table.catalog.load_table(table.name()).metadata.refs
     named = {ref.snapshot_id for ref in refs.values()}
-    return [snapshot for snapshot in found if snapshot.snapshot_id not in named]
+    return [snapshot for snapshot in snapshots if snapshot.snapshot_id not in named]
+
+
+def _missing_file(state: "TopicTable", error: FileNotFoundError) -> IcestreamError:
+    """Return why a manifest of the state is missing: the state is old and was cleaned up, or the table is damaged."""
+    if state.refresh().snapshot_id != state.snapshot_id:
+        return CommitConflictError(
+            "the table has changed since it was loaded, and its old state was cleaned up",
+            operation="commit",
+            place=str(state.name),
+            remedy=_PLAN_AGAIN,
+        )
+    return DamagedError(f"a file of the table is missing: {error}", operation="commit", place=str(state.name))
 
 
 def _summary(metadata: TableMetadata, files: Sequence[WrittenFile], ledger: Ledger) -> Summary:
-    """Counts, totals and the ledger. Partitions are counted and not named: their values can have any length."""
+    """Return counts, totals and the ledger. Partitions are counted, not named: a name can have any length."""
     metrics = UpdateMetrics()
     for file in files:
         metrics.add_file(file.data_file)

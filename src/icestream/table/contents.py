@@ -44,7 +44,7 @@ class StoredSnapshot:
 
 
 @dataclass(frozen=True)
-class Contents:
+class TableContents:
     files: tuple[StoredFile, ...]
     """In the order of their first offsets."""
     delete_files: int
@@ -63,7 +63,7 @@ class Contents:
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def expired(self, older_than_ms: int, keep: int) -> list[StoredSnapshot]:
+    def snapshots_to_expire(self, older_than_ms: int, keep: int) -> list[StoredSnapshot]:
         """The snapshots that expiry drops: old ones that no branch or tag names, but not the newest of the branch."""
         return [
             snapshot
@@ -74,13 +74,13 @@ class Contents:
         ]
 
 
-def read_contents(table: TopicTable) -> Contents:
+def read_contents(table: TopicTable) -> TableContents:
     """Of the table's state as it was loaded."""
     with reporting("read table metadata", str(table.name)):
         return _read(table)
 
 
-def _read(topic_table: TopicTable) -> Contents:
+def _read(topic_table: TopicTable) -> TableContents:
     table, metadata = topic_table.iceberg, topic_table.iceberg.metadata
     files: list[StoredFile] = []
     deletes = 0
@@ -90,7 +90,7 @@ def _read(topic_table: TopicTable) -> Contents:
                 files.append(_file(entry.data_file, topic_table.offset_id))
             else:
                 deletes += 1
-    return Contents(
+    return TableContents(
         files=tuple(sorted(files, key=lambda file: (file.first_offset, file.last_offset))),
         delete_files=deletes,
         snapshots=tuple(_snapshots(table)),

@@ -54,7 +54,7 @@ class DurableFileIO(PyArrowFileIO):
         return self.fs_by_scheme(scheme, netloc), path.rstrip("/")
 
 
-class HiddenUntilComplete(DurableFileIO):
+class HiddenUntilCompleteFileIO(DurableFileIO):
     """Local files get their name when they are complete; on an object store that is so anyway."""
 
     def new_output(self, location: str) -> PyArrowFile:

@@ -16,10 +16,11 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.filters import Compare, Field, Filter, Instant
+from icestream.model.messages import EnvelopeNames
 from icestream.table.catalogs import reporting
 from icestream.table.ledger import COMMITTED_OFFSET
-from icestream.table.limits import ReadLimits
 from icestream.table.planning import NO_END, FilePlan, planned
+from icestream.table.scan import ReadLimits
 
 if TYPE_CHECKING:
     from icestream.table.topic_table import TopicTable
@@ -128,14 +129,6 @@ def _noted(snapshot: Snapshot) -> int | None:
 _KEEPING = "use an offset or a time; a tag, set in good time, keeps a snapshot"
 
 
-# --------------------
-# Where in a table a time is, and where it begins: few files and row groups are looked into.
-
-
-if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
-
-_PUBLISH_TIME = 1  # its place in the envelope
 _FEW = ReadLimits(max_concurrent_reads=1, prefetch_batches=1)
 
 
@@ -150,7 +143,7 @@ def first_offset(table: "TopicTable") -> int | None:
 
 def offset_at_time(table: "TopicTable", time_us: int) -> int:
     """The lowest offset of a message published at or after a time; the committed offset if there is none."""
-    column = table.stream_schema.names[_PUBLISH_TIME]
+    column = EnvelopeNames.of(table.stream_schema).publish_time
     where = Filter("", Compare(Field(column), ">=", Instant(time_us)))
     found = _first_row(table, where)
     return table.ledger.committed_offset if found is None else found
@@ -158,4 +151,4 @@ def offset_at_time(table: "TopicTable", time_us: int) -> int:
 
 def _first_row(table: "TopicTable", where: Filter | None) -> int | None:
     with closing(table.scan(columns=[table.offset_column], where=where, limits=_FEW)) as batches:
-        return next((int(batch.column(0)[0].as_py()) for batch in batches), None)
+        return next((int(batch.column(table.offset_column)[0].as_py()) for batch in batches), None)

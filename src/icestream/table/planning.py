@@ -31,10 +31,16 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 
-from icestream.model.errors import DamagedError, IcestreamError, SnapshotExpiredError
+from icestream.model.errors import (
+    DamagedError,
+    IcestreamError,
+    SnapshotExpiredError,
+)
 from icestream.table.catalogs import reporting
-from icestream.table.commit import live_files
 from icestream.table.pruning import Pruning, compared
+
+if TYPE_CHECKING:
+    from icestream.table.topic_table import TopicTable
 
 # --------------------
 # What manifests say about data files' offsets, and no more of it than that.
@@ -66,7 +72,7 @@ class PlannedFile(NamedTuple):
     has_deletes: bool = False
 
 
-class Extent(NamedTuple):
+class ManifestOffsets(NamedTuple):
     """Where the files of a manifest lie."""
 
     lowest: int
@@ -85,13 +91,13 @@ class ManifestIndex:
         self._lock = Lock()
         self._kept: OrderedDict[str, tuple[PlannedFile, ...]] = OrderedDict()
         self._kept_files = 0
-        self._extents: OrderedDict[str, Extent] = OrderedDict()
+        self._extents: OrderedDict[str, ManifestOffsets] = OrderedDict()
 
     @property
     def kept_files(self) -> int:
         return self._kept_files
 
-    def extent(self, path: str) -> Extent | None:
+    def extent(self, path: str) -> ManifestOffsets | None:
         """Where a manifest's files lie, if it was read before."""
         with self._lock:
             return self._extents.get(path)
@@ -134,7 +140,7 @@ class ManifestIndex:
                 if not may_hold(entry.data_file):
                     continue
             yield file
-        self._put(manifest.manifest_path, Extent(lowest, highest_first, highest), kept)
+        self._put(manifest.manifest_path, ManifestOffsets(lowest, highest_first, highest), kept)
 
     def _get(self, path: str) -> tuple[PlannedFile, ...] | None:
         with self._lock:
@@ -142,7 +148,7 @@ class ManifestIndex:
                 self._kept.move_to_end(path)
             return self._kept.get(path)
 
-    def _put(self, path: str, extent: Extent, files: list[PlannedFile] | None) -> None:
+    def _put(self, path: str, extent: ManifestOffsets, files: list[PlannedFile] | None) -> None:
         with self._lock:
             self._extents[path] = extent
             if len(self._extents) > MAX_KNOWN_MANIFESTS:
@@ -154,6 +160,13 @@ class ManifestIndex:
             while self._kept_files > self._max_kept_files:
                 _, dropped = self._kept.popitem(last=False)
                 self._kept_files -= len(dropped)
+
+
+def live_files(manifest: ManifestFile) -> int | None:
+    """Return the number of live files of a manifest; None if the manifest does not say."""
+    if manifest.added_files_count is None or manifest.existing_files_count is None:
+        return None
+    return manifest.added_files_count + manifest.existing_files_count
 
 
 def planned(file: DataFile, offset_id: int) -> PlannedFile:
@@ -203,15 +216,7 @@ def _open(manifest: ManifestFile, io: FileIO) -> AvroFile[ManifestEntry]:
     ).__enter__()
 
 
-# --------------------
-# Files that are gone: because their snapshot was expired while somebody read it, or because they are lost.
-
-
-if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
-
-
-def expired_or_damaged(
+def missing_file_error(
     table: "TopicTable", error: Exception, operation: str, file: PlannedFile | None = None
 ) -> IcestreamError:
     """What it means that a file of the state `table` is not there: a data file, or one of its metadata.
@@ -231,9 +236,6 @@ def expired_or_damaged(
         remedy="load the table again and read on from the next offset",
     )
 
-
-if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
 
 WINDOW_FILES = 4_096
 
@@ -265,7 +267,7 @@ class FilePlan:
                 found = (file for file in self._files(after) if after is None or file > after)
                 return nsmallest(self.window_files, found)
             except FileNotFoundError as error:
-                raise expired_or_damaged(self.table, error, "plan read") from error
+                raise missing_file_error(self.table, error, "plan read") from error
 
     def _files(self, after: PlannedFile | None) -> Iterator[PlannedFile]:
         """Files of the range, in no order; some of those up to `after` may be missing."""

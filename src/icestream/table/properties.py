@@ -21,7 +21,7 @@ SORT_BY = "icestream.sort-by"
 FORMAT_VERSION = "2"
 _BOUND_LENGTH = 64
 _METRICS = "write.metadata.metrics.column."
-_ENVELOPE_COLUMNS = 4
+
 _MIN_GROUP_BYTES = 1024 * 1024
 _LEVELS = {"zstd": 22, "gzip": 9}
 
@@ -54,8 +54,8 @@ def new_table_properties(
     if sort_by or filtered:
         # Of compaction, which counts bytes as they are on disk: readers hold or skip a row group as a whole.
         properties["write.parquet.row-group-size-bytes"] = str(max(_MIN_GROUP_BYTES, settings.row_group_bytes // 4))
-    for number, field in enumerate(columns.fields()):
-        if number < _ENVELOPE_COLUMNS:
+    for field in columns.fields():
+        if field.name in columns.envelope:
             properties[_METRICS + field.name] = "full"
         elif field.name == "payload" and kinds.is_binary(field.type):
             properties[_METRICS + field.name] = "none"

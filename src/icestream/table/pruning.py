@@ -188,7 +188,7 @@ def _literal(scalar: pa.Scalar) -> Any:
 
 
 @dataclass(frozen=True)
-class Labels:
+class FileColumnNames:
     file: pa.Schema
     table: Schema
 
@@ -283,7 +283,7 @@ class Pruning:
         """By its partition and its columns' bounds."""
         return self._partitions(file.spec_id).file(file) and _unless_unclear(lambda: self._evaluator.eval(file))
 
-    def row_group_may_match(self, group: RowGroupMetaData, labels: Labels, numbers: Mapping[str, int]) -> bool:
+    def row_group_may_match(self, group: RowGroupMetaData, labels: FileColumnNames, numbers: Mapping[str, int]) -> bool:
         plan = {
             stored: StatisticsCollector(field.field_id, field.field_type, _FULL, field.name)
             for field in self._schema.fields

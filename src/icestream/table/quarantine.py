@@ -18,14 +18,9 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.types as kinds
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 
 from icestream.model.clock import now_us
 from icestream.model.errors import CatalogUnavailableError, DamagedError, IncompatibleTableError
@@ -36,7 +31,6 @@ from icestream.table.catalogs import reason as reason_of
 from icestream.table.catalogs import reporting
 from icestream.table.ledger import QUARANTINE, read_quarantine
 from icestream.table.topic_table import TopicTable
-from icestream.table.writer import TableWriter
 
 if TYPE_CHECKING:
     from icestream.table.tables import Tables
@@ -46,7 +40,7 @@ _FRAME, _ABOUT, _RETRIED = ".frame", ".json", ".retried"
 
 
 @dataclass(frozen=True)
-class About:
+class QuarantineRecord:
     """What the file beside a frame says of it."""
 
     topic: str
@@ -60,11 +54,13 @@ class About:
     quarantined_us: int
 
 
-def put_aside(table: TopicTable, frame: Frame, *, first_offset: int, reason: str, schema: str | None) -> Quarantined:
+def quarantine_frame(
+    table: TopicTable, frame: Frame, *, first_offset: int, reason: str, schema: str | None
+) -> Quarantined:
     """Steps 1 and 2 for the messages of a frame from an offset on; what the commit of step 3 has to record."""
     stream_id = table.ledger.stream_id
     file = f"{_stem(table, first_offset, frame.end_offset)}{_FRAME}"
-    about = About(str(table.name), stream_id, first_offset, frame.end_offset, reason, schema, now_us())
+    about = QuarantineRecord(str(table.name), stream_id, first_offset, frame.end_offset, reason, schema, now_us())
     _write_and_compare(table, file, frame_file(frame, stream_id))
     _write_and_compare(table, _beside(file, _ABOUT), json.dumps(asdict(about)).encode())
     short = reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
@@ -83,10 +79,10 @@ def read_frame(table: TopicTable, entry: Quarantined) -> Frame:
     return frame
 
 
-def read_about(table: TopicTable, entry: Quarantined) -> About:
+def read_record(table: TopicTable, entry: Quarantined) -> QuarantineRecord:
     file = _beside(entry.file, _ABOUT)
     try:
-        return About(**json.loads(_read(table, file)))
+        return QuarantineRecord(**json.loads(_read(table, file)))
     except (TypeError, ValueError) as error:
         raise DamagedError(f"the file is not readable: {error}", operation="read quarantine", place=file) from error
 
@@ -102,7 +98,7 @@ def read_retried(table: TopicTable, entry: Quarantined) -> dict[str, Any] | None
         raise _unavailable(error, file) from error
 
 
-def note_retried(table: TopicTable, entry: Quarantined, offsets: dict[str, int | None]) -> None:
+def mark_retried(table: TopicTable, entry: Quarantined, offsets: dict[str, int | None]) -> None:
     _write_and_compare(table, _beside(entry.file, _RETRIED), json.dumps({"retried_us": now_us(), **offsets}).encode())
 
 
@@ -174,71 +170,3 @@ def _read(table: TopicTable, file: str) -> bytes:
 
 def _unavailable(error: OSError, file: str) -> CatalogUnavailableError:
     return CatalogUnavailableError(f"the table's store failed: {reason_of(error)}", operation="quarantine", place=file)
-
-
-# --------------------
-# Writing that leaves nothing behind: whether somebody can write files for a table at all.
-#
-# A row that is made up goes through everything that rows of a stream go through, into a file that is in memory
-# alone. It
-# must never lie where a table's files are: in the folders of plain Parquet files, whoever looks reads it.
-
-
-def rehearsing(writer: TableWriter) -> TableWriter:
-    """The same writer, whose files are gone when they are closed."""
-    return replace(writer, io=_Nowhere())
-
-
-def made_up_row(schema: pa.Schema, offset: int) -> pa.RecordBatch:
-    """A row of a stream, with a value in every column."""
-    columns = [pa.array([_value(field.type)], field.type) for field in schema]
-    columns[0] = pa.array([offset], schema[0].type)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _value(kind: pa.DataType) -> Any:
-    if kinds.is_struct(kind):
-        return {field.name: _value(field.type) for field in kind}
-    if kinds.is_map(kind):
-        return [(_value(kind.key_type), _value(kind.item_type))]
-    if kinds.is_fixed_size_list(kind):
-        return [_value(kind.value_type)] * kind.list_size
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        return [_value(kind.value_type)]
-    if kinds.is_fixed_size_binary(kind):
-        return bytes(kind.byte_width)
-    if kinds.is_decimal(kind):
-        return Decimal(0)
-    if kinds.is_boolean(kind):
-        return False
-    if kinds.is_floating(kind):
-        return 0.0
-    if kinds.is_integer(kind) or kinds.is_temporal(kind):
-        return 0
-    return b"" if kinds.is_binary(kind) or kinds.is_large_binary(kind) else None if kinds.is_null(kind) else ""
-
-
-class _File(OutputFile):
-    def __len__(self) -> int:
-        return 0
-
-    def exists(self) -> bool:
-        return False
-
-    def to_input_file(self) -> InputFile:
-        raise FileNotFoundError(self.location)
-
-    def create(self, overwrite: bool = False) -> OutputStream:
-        del overwrite
-        return BytesIO()
-
-
-class _Nowhere(FileIO):
-    def new_input(self, location: str) -> InputFile:
-        raise FileNotFoundError(location)
-
-    def new_output(self, location: str) -> OutputFile:
-        return _File(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        """There is nothing to delete."""

@@ -20,12 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from icestream.config import ReaderSettings
 from icestream.model.errors import (
     CatalogUnavailableError,
     DamagedError,
@@ -34,24 +35,40 @@ from icestream.model.errors import (
     InvalidRequestError,
 )
 from icestream.model.filters import Filter
+from icestream.model.units import MIB
 from icestream.table.bloom import FileFilters
 from icestream.table.catalogs import reason
-from icestream.table.limits import ReadLimits
-from icestream.table.planning import NO_END, FilePlan, PlannedFile, expired_or_damaged
-from icestream.table.pruning import Labels, Pruning
+from icestream.table.planning import NO_END, FilePlan, PlannedFile, missing_file_error
+from icestream.table.pruning import FileColumnNames, Pruning
 from icestream.table.schema import Columns
 from icestream.table.statistics import column_numbers
-
-# --------------------
-# What a read of a table is to give: which columns, offsets and rows, and what has to be read for that.
-
 
 if TYPE_CHECKING:
     from icestream.table.topic_table import TopicTable
 
+__all__ = ["NO_END", "OnRowGroup", "ReadLimits", "RowGroup", "ordered_scan"]
+
 
 @dataclass(frozen=True)
-class Request:
+class ReadLimits:
+    """What one read of a table may use."""
+
+    max_concurrent_reads: int = 10
+    """Data files that are read at once. More are open only where files hold the same offsets and must be merged."""
+    prefetch_batches: int = 5
+    """Decoded batches that are ready, or being decoded, before the caller asks for them."""
+    max_bytes: int = 8 * MIB
+    """Bytes of these batches. The next batch in order is read whatever its size."""
+    batch_bytes: int = 1 * MIB
+    """About the largest batch."""
+
+    @classmethod
+    def of(cls, settings: ReaderSettings) -> Self:
+        return cls(settings.max_concurrent_reads, settings.prefetch_size)
+
+
+@dataclass(frozen=True)
+class ScanRequest:
     """What a read is to give."""
 
     table: "TopicTable"
@@ -124,7 +141,7 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
 # stand so
 # in the file is looked at before the first is handed out, in the offset column alone where the group is larger than a
 # batch, and rows that do not are sorted. They come with the table's columns, which Arrow can sort and select all of;
-# `Request.given` makes the stream's of them.
+# `ScanRequest.given` makes the stream's of them.
 #
 # A row group whose bloom filters exclude a match is not read; one that can have some is first looked through in the
 # filter's columns alone, and the others are read when a row matches.
@@ -159,7 +176,7 @@ class RowGroup:
 class OpenFile:
     """A data file of which row groups are being read. It is closed when the last source was released."""
 
-    def __init__(self, request: Request, planned: PlannedFile) -> None:
+    def __init__(self, request: ScanRequest, planned: PlannedFile) -> None:
         self.planned = planned
         self._request = request
         if planned.has_deletes:
@@ -181,7 +198,7 @@ class OpenFile:
         parquet = pq.ParquetFile(self._input, pre_buffer=False, page_checksum_verification=True)
         self._metadata = parquet.metadata
         self._numbers = column_numbers(self._metadata)
-        self._labels = Labels(parquet.schema_arrow, self._request.table.iceberg.schema())
+        self._labels = FileColumnNames(parquet.schema_arrow, self._request.table.iceberg.schema())
         offset = self._labels.in_file(self._request.columns.offset)
         if offset is None:
             raise DamagedError(
@@ -330,7 +347,7 @@ class OpenFile:
         """Whether the file is gone, is damaged, or cannot be reached: Arrow tells most of it by the text alone."""
         text, place = str(error), self.planned.path
         if isinstance(error, FileNotFoundError) or _MISSING.search(text):
-            return expired_or_damaged(self._request.table, error, "read table", self.planned)
+            return missing_file_error(self._request.table, error, "read table", self.planned)
         if isinstance(error, pa.ArrowInvalid) or _UNDECODABLE.match(text):
             return DamagedError(f"a data file cannot be read: {text}", operation="read table", place=place)
         return CatalogUnavailableError(reason(error), operation="read table", place=place)
@@ -341,11 +358,6 @@ def _is_ordered(offsets: Any) -> bool:
     count = len(offsets)
     return count <= 1 or bool(pc.all(pc.less(offsets.slice(0, count - 1), offsets.slice(1))).as_py())
 
-
-if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
-
-__all__ = ["NO_END", "OnRowGroup", "RowGroup", "ordered_scan"]
 
 OnRowGroup = Callable[[RowGroup], None]
 
@@ -373,7 +385,7 @@ def ordered_scan(
         raise InvalidRequestError(f"the topic has no columns {', '.join(unknown)}", operation="read table")
     if where is not None:
         where.check(stream)
-    request = Request(table, names, start, end, where, is_inspection=on_row_group is not None)
+    request = ScanRequest(table, names, start, end, where, is_inspection=on_row_group is not None)
     return _Scan(request, limits, on_row_group).batches()
 
 
@@ -427,7 +439,7 @@ class _Source:
 
 
 class _Scan:
-    def __init__(self, request: Request, limits: ReadLimits, on_row_group: OnRowGroup | None) -> None:
+    def __init__(self, request: ScanRequest, limits: ReadLimits, on_row_group: OnRowGroup | None) -> None:
         self._request = request
         self._on_row_group = on_row_group
         self._limits = limits

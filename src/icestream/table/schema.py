@@ -6,6 +6,7 @@ columns whose type changes.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pyiceberg.schema import Schema
 
 from icestream.config.reserved import ENGINE_COLUMNS
 from icestream.model.errors import IncompatibleTableError, InvalidMessageError, InvalidRequestError
-from icestream.model.messages import ENVELOPE
+from icestream.model.messages import EnvelopeNames
 from icestream.table.partitions import partition_spec, sort_order
 
 # --------------------
@@ -207,12 +208,13 @@ def _misnamed(problem: str) -> InvalidRequestError:
 MAX_COLUMNS = 10_000
 FIELD_ID = b"PARQUET:field_id"
 """Where Arrow keeps a column's id."""
-_DOCS = {
-    "offset": "The message's place in the topic: from 0, in order",
-    "publish_time": "When the broker took the message",
-    "producer": "Who published it",
-    "sequence": "The producer's own number of the message",
-}
+_ENVELOPE_DOCS = EnvelopeNames(
+    offset="The message's place in the topic: from 0, in order",
+    publish_time="When the broker took the message",
+    producer="Who published it",
+    sequence="The producer's own number of the message",
+)
+"""The documentation of the envelope's columns in the table's schema."""
 
 
 @dataclass(frozen=True)
@@ -241,10 +243,14 @@ class Columns:
             )
         return made
 
+    @cached_property
+    def envelope(self) -> EnvelopeNames:
+        return EnvelopeNames.of(self.stream)
+
     @property
     def offset(self) -> str:
         """The name of the offset's column."""
-        return str(self.stream[0].name)
+        return self.envelope.offset
 
     def fields(self) -> Iterator[pa.Field]:
         return (field for group in self.stored for field in group)
@@ -307,10 +313,10 @@ def check_table_schema(schema: pa.Schema, partition_by: Iterable[str] = (), sort
 
 
 def _documentation(columns: Columns) -> Iterator[str | None]:
-    envelope = len(ENVELOPE)
-    for number, (field, stored) in enumerate(zip(columns.stream, columns.stored, strict=True)):
-        if number < envelope:
-            yield _DOCS[ENVELOPE[number].name]
+    documented = dict(zip(columns.envelope, _ENVELOPE_DOCS, strict=True))
+    for field, stored in zip(columns.stream, columns.stored, strict=True):
+        if field.name in documented:
+            yield documented[field.name]
             continue
         kind = field.type
         if is_split(field):

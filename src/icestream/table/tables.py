@@ -29,22 +29,22 @@ from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName, copied, copy_of, is_copy
 from icestream.table.catalogs import load_library, open_catalog, place, reporting
 from icestream.table.commit import FORMAT_VERSION
+from icestream.table.dropped_files import remove_table_files
 from icestream.table.ledger import STREAM_ID, Ledger
-from icestream.table.parquet_copy.folders import (
+from icestream.table.parquet_copy.layout import (
     DATA_PATH,
-    check_apart,
-    hive_partition,
-    hive_properties,
-    note_other_place,
+    check_locations,
+    copy_partition,
+    copy_properties,
+    warn_if_moved,
 )
-from icestream.table.parquet_copy.leftovers import remove_all
+from icestream.table.parquet_copy.leftovers import remove_own_files
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.planning import ManifestIndex
 from icestream.table.properties import STREAM_SCHEMA, new_table_properties
-from icestream.table.purge import purge
 from icestream.table.schema import Columns, iceberg_schema
 from icestream.table.topic_table import TopicTable
-from icestream.table.trash import Trash
+from icestream.table.unused_files import UnusedFileRemover
 
 # --------------------
 # What a topic wants of its table.
@@ -73,7 +73,7 @@ class TableSpec:
 _TRIES = 4
 
 
-def adapt(table: Table, spec: TableSpec) -> Table:
+def add_missing_columns(table: Table, spec: TableSpec) -> Table:
     """`table` with all columns of `spec`."""
     columns = Columns.of(spec.schema)
     wanted = iceberg_schema(columns)
@@ -149,7 +149,7 @@ class Tables:
         self._settings = settings
         self._lock = Lock()
         self._manifest_index = ManifestIndex()
-        self._trash = Trash(settings.table.unused_file_grace_seconds)
+        self._unused_files = UnusedFileRemover(settings.table.unused_file_grace_seconds)
 
     def load(self) -> None:
         """Load what opening the catalog needs; the catalog itself is left alone."""
@@ -182,7 +182,7 @@ class Tables:
                     place=str(spec.topic),
                     remedy="drop or rename the table that an earlier topic of this name has left",
                 )
-            return self._state(spec.topic, adapt(found, spec), spec.schema)
+            return self._state(spec.topic, add_missing_columns(found, spec), spec.schema)
 
     def find(self, topic: TopicName) -> TopicTable | None:
         with reporting("find table", self._where(topic)):
@@ -200,17 +200,19 @@ class Tables:
                 return False
             with suppress(NoSuchTableError):  # somebody else was faster
                 self.catalog.drop_table(self._identifier(topic))
-        if purge(found) and is_copy(topic):
-            remove_all(self._state(topic, found))
+        if remove_table_files(found) and is_copy(topic):
+            remove_own_files(self._state(topic, found))
         return True
 
     def close(self) -> None:
-        self._trash.close()
+        self._unused_files.close()
         if "_opened" in vars(self):
             self._opened.close()
 
     def _state(self, topic: TopicName, table: Table, schema: pa.Schema | None = None) -> TopicTable:
-        return TopicTable(topic, table, self._settings.table, self._trash, schema, manifest_index=self._manifest_index)
+        return TopicTable(
+            topic, table, self._settings.table, self._unused_files, schema, manifest_index=self._manifest_index
+        )
 
     def _load(self, topic: TopicName) -> Table | None:
         try:
@@ -223,11 +225,11 @@ class Tables:
         schema = iceberg_schema(columns)
         identifier = self._identifier(spec.topic)
         plain = is_copy(spec.topic)
-        by = hive_partition(spec.schema.names) if plain else spec.partition_by
+        by = copy_partition(columns.envelope.publish_time) if plain else spec.partition_by
         ledger = Ledger(spec.stream_id, spec.epoch, 0)
         properties = new_table_properties(self._settings.table, columns, ledger, spec.sort_by)
         if plain:
-            properties |= hive_properties(self._settings, spec.topic)
+            properties |= copy_properties(self._settings, spec.topic)
             self._check_copy(spec.topic, properties)
         self._create_namespace(identifier[:-1])
         try:
@@ -249,8 +251,8 @@ class Tables:
         if (data_path := properties.get(DATA_PATH)) is None:
             return
         if (own := self._load(copied(topic))) is not None:
-            check_apart(topic, data_path, own.metadata.location)
-        note_other_place(self._settings, topic, data_path)
+            check_locations(topic, data_path, own.metadata.location)
+        warn_if_moved(self._settings, topic, data_path)
 
     def _check_new(self, topic: TopicName, made: Table) -> None:
         """A table that the catalog has put where the plain files are does not stay: cleaning it would remove them."""
@@ -258,7 +260,7 @@ class Tables:
         if copy is None or (data_path := copy.metadata.properties.get(DATA_PATH)) is None:
             return
         try:
-            check_apart(topic, data_path, made.metadata.location)
+            check_locations(topic, data_path, made.metadata.location)
         except InvalidRequestError:
             with suppress(NoSuchTableError):
                 self.catalog.drop_table(self._identifier(topic))

@@ -7,7 +7,6 @@ the checks here or by the catalog; so any number of writers, however stale, cann
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
@@ -16,22 +15,17 @@ from pyiceberg.table import Table
 
 from icestream.config import TableSettings
 from icestream.model.errors import (
-    CommitConflictError,
-    DamagedError,
-    IcestreamError,
     IncompatibleTableError,
     InvalidRequestError,
-    LedgerMismatchError,
-    StaleEpochError,
 )
 from icestream.model.filters import Filter
-from icestream.model.messages import decode_schema
+from icestream.model.messages import EnvelopeNames, decode_schema
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined, quarantined_ranges
 from icestream.table.catalogs import reporting
-from icestream.table.commit import commit_files
-from icestream.table.files import HiddenUntilComplete
+from icestream.table.commit import check_plan, commit_files
+from icestream.table.files import HiddenUntilCompleteFileIO
 from icestream.table.history import (
     AddedFile,
     added_files,
@@ -41,13 +35,12 @@ from icestream.table.history import (
     snapshot_of_tag,
 )
 from icestream.table.ledger import Ledger, read_ledger, read_lost_ranges, read_quarantine
-from icestream.table.limits import ReadLimits
-from icestream.table.parquet_copy.folders import HIVE, LAYOUT
+from icestream.table.parquet_copy.layout import is_copy_layout
 from icestream.table.planning import FilePlan, ManifestIndex, PlannedFile
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA
-from icestream.table.scan import NO_END, ordered_scan
+from icestream.table.scan import NO_END, ReadLimits, ordered_scan
 from icestream.table.schema import Columns
-from icestream.table.trash import Trash
+from icestream.table.unused_files import UnusedFileRemover
 from icestream.table.writer import TableWriter, WrittenFile
 
 
@@ -57,7 +50,7 @@ class TopicTable:
     iceberg: Table
     """The table as the Iceberg library sees it; for this package and for tests."""
     settings: TableSettings
-    trash: Trash
+    unused_files: UnusedFileRemover
     schema: pa.Schema | None = None
     """The stream schema it was opened with; without one, that of the table's newest columns."""
     known_manifests: tuple[ManifestFile, ...] | None = None
@@ -98,7 +91,7 @@ class TopicTable:
 
     @property
     def offset_column(self) -> str:
-        return str(self.stream_schema.names[0])
+        return EnvelopeNames.of(self.stream_schema).offset
 
     @cached_property
     def offset_id(self) -> int:
@@ -120,9 +113,9 @@ class TopicTable:
         return tuple(found.split("\n")) if found else ()
 
     @property
-    def is_plain(self) -> bool:
+    def is_parquet_copy(self) -> bool:
         """Whether it is a Parquet copy: its files are read by their folders too."""
-        return self.properties.get(LAYOUT) == HIVE
+        return is_copy_layout(self.properties)
 
     def writer(self) -> TableWriter:
         metadata = self.iceberg.metadata
@@ -130,7 +123,7 @@ class TopicTable:
             table_uuid=metadata.table_uuid,
             location=metadata.location,
             properties=dict(metadata.properties),
-            io=HiddenUntilComplete(self.iceberg.io.properties) if self.is_plain else self.iceberg.io,
+            io=HiddenUntilCompleteFileIO(self.iceberg.io.properties) if self.is_parquet_copy else self.iceberg.io,
             schema=metadata.schema(),
             spec=metadata.spec(),
             sort_order_id=metadata.default_sort_order_id,
@@ -149,34 +142,18 @@ class TopicTable:
         lost: OffsetRanges = NO_OFFSETS,
         quarantined: Sequence[Quarantined] = (),
     ) -> "TopicTable":
-        """Append the messages from `start` to below `end`, and return the new state; see `commit` for the steps.
+        """Append the messages from `start` to below `end`, and return the new state. `commit` documents the steps.
 
-        `lost` are those that are in no file, because a repair of the log gave them up; `quarantined` those that are in
-        none because they were put aside, each with a file of its own that is durable by now.
+        `lost` are messages that a repair of the log gave up. `quarantined` are messages in quarantine, each with a
+        durable file of its own. The files hold neither.
         """
         lost |= quarantined_ranges(quarantined)
-        self._check(files, start, end, epoch, lost)
-        return self._commit(files, Ledger(self.ledger.stream_id, epoch, end), lost, quarantined)
+        check_plan(self, files, start, end, epoch, lost)
+        return commit_files(self, files, Ledger(self.ledger.stream_id, epoch, end), lost, quarantined)
 
     def fence(self) -> "TopicTable":
-        """The same rows as a new snapshot, so that whatever was planned on this or an older state is refused."""
-        return self._commit((), self.ledger, NO_OFFSETS, ())
-
-    def _commit(
-        self, files: Sequence[WrittenFile], ledger: Ledger, lost: OffsetRanges, quarantined: Sequence[Quarantined]
-    ) -> "TopicTable":
-        with reporting("commit", str(self.name)):
-            try:
-                known = self.lost_ranges | lost
-                aside = (*self.quarantined, *quarantined) if quarantined else ()
-                done = commit_files(self.iceberg, self.manifests, files, ledger, known, self.settings, aside)
-            except FileNotFoundError as error:
-                raise self._lost(error) from error
-        old = self.iceberg
-        metadata, location = done.response.metadata, done.response.metadata_location
-        made = self._with(Table(old.name(), metadata, location, old.io, old.catalog, old.config), done.manifests)
-        self.trash.after_commit(old, made.iceberg, done.expired)
-        return made
+        """Commit a snapshot of the same rows, so that the catalog refuses every commit planned on an older state."""
+        return commit_files(self, (), self.ledger)
 
     def scan(
         self,
@@ -247,9 +224,10 @@ class TopicTable:
                 place=str(self.name),
                 remedy="open the topic's table anew",
             )
-        return self._with(found)
+        return self.with_table(found)
 
-    def _with(self, table: Table, manifests: tuple[ManifestFile, ...] | None = None) -> "TopicTable":
+    def with_table(self, table: Table, manifests: tuple[ManifestFile, ...] | None = None) -> "TopicTable":
+        """Return another state of the same table."""
         return replace(self, iceberg=table, known_manifests=manifests)
 
     def _in_newest(self, find: Callable[["TopicTable"], int]) -> int:
@@ -258,36 +236,3 @@ class TopicTable:
             return find(self)
         except InvalidRequestError:
             return find(self.refresh())
-
-    def _lost(self, error: FileNotFoundError) -> IcestreamError:
-        """Why a manifest of this state is not there: the state is so old that it was removed, or it is damage."""
-        if self.refresh().snapshot_id != self.snapshot_id:
-            return CommitConflictError(
-                "the table has changed since it was loaded, and its old state was cleaned up",
-                operation="commit",
-                place=str(self.name),
-                remedy="load the table again and plan from its ledger",
-            )
-        return DamagedError(f"a file of the table is missing: {error}", operation="commit", place=str(self.name))
-
-    def _check(self, files: Sequence[WrittenFile], start: int, end: int, epoch: int, lost: OffsetRanges) -> None:
-        """Step 1 of a commit."""
-        ledger = self.ledger
-        place: dict[str, Any] = {"operation": "commit", "place": str(self.name)}
-        if epoch < ledger.epoch:
-            raise StaleEpochError(f"epoch {epoch} is over, the table is at {ledger.epoch}", **place)
-        if start != ledger.committed_offset:
-            raise LedgerMismatchError(
-                f"the range begins at {start}, the table ends at {ledger.committed_offset}",
-                remedy="load the table again and plan from its ledger",
-                details={"committed_offset": ledger.committed_offset},
-                **place,
-            )
-        if end <= start:
-            raise InvalidRequestError(f"the range {start} to {end} is empty", **place)
-        if any(file.table_uuid != self.iceberg.metadata.table_uuid for file in files):
-            raise InvalidRequestError("a file was written for another table", **place)
-        outside = any(file.first_offset < start or file.last_offset >= end for file in files)
-        held = sum(file.message_count for file in files)
-        if outside or held > end - start or held + lost.count < end - start:
-            raise InvalidRequestError(f"the files hold other messages than {start} to {end}", **place)

@@ -10,7 +10,7 @@ Rows are gathered to row groups without a copy and encoded column by column stra
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid4
@@ -36,7 +36,7 @@ from icestream.model.messages import slice_from
 from icestream.table.bloom import OwnFilters, own_options, parquet_options
 from icestream.table.catalogs import reason
 from icestream.table.files import SyncedFile
-from icestream.table.parquet_copy.folders import HIVE, LAYOUT, hive_folder, new_file_name
+from icestream.table.parquet_copy.layout import is_copy_layout, new_file_path
 from icestream.table.schema import Columns, file_schema
 from icestream.table.statistics import data_file_statistics
 
@@ -46,16 +46,20 @@ from icestream.table.statistics import data_file_statistics
 
 _CODECS = {"uncompressed": "none"}
 _LEVELLED = ("zstd", "gzip")
-_COUNTERS = (0, 3)  # offset and sequence
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParquetLayout:
     """What all files of a writer have in common."""
 
     table: Schema
-    schema: pa.Schema
+    columns: Columns
     properties: dict[str, str]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the files, with the table's field ids."""
+        return file_schema(self.columns, self.table)
 
     @cached_property
     def plan(self) -> dict[int, StatisticsCollector]:
@@ -71,7 +75,7 @@ class Layout:
         codec = self.properties.get("write.parquet.compression-codec", "zstd")
         level = self.properties.get("write.parquet.compression-level")
         plain = [path for path, id_ in self.ids.items() if self.plan[id_].mode.type is MetricModeTypes.NONE]
-        counters = [self.schema[number].name for number in _COUNTERS]
+        counters = [self.columns.envelope.offset, self.columns.envelope.sequence]
         rest = [path for path in self.ids if path not in {*plain, *counters}]
         return {
             "compression": _CODECS.get(codec, codec),
@@ -88,7 +92,7 @@ class Layout:
 class DataFileWriter:
     """Writes each table given as one row group."""
 
-    def __init__(self, layout: Layout, io: FileIO, location: str) -> None:
+    def __init__(self, layout: ParquetLayout, io: FileIO, location: str) -> None:
         self._layout = layout
         self._io = io
         self._location = location
@@ -106,7 +110,7 @@ class DataFileWriter:
     def write(self, rows: pa.Table) -> None:
         self._parquet.write_table(rows, row_group_size=rows.num_rows)
         self._filters.add(rows, self._stream)
-        bounds = pc.min_max(rows.column(0)).as_py()
+        bounds = pc.min_max(rows.column(self._layout.columns.envelope.offset)).as_py()
         if self.message_count == 0:
             self.first_offset = bounds["min"]
         self.last_offset = bounds["max"]
@@ -149,7 +153,7 @@ _NUMBERS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
 """Python's dates end at the year 9999; as numbers they do not."""
 
 
-class Split:
+class PartitionSplitter:
     def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
         self._spec = spec
         self._schema = schema
@@ -273,102 +277,110 @@ class TableWriter:
             return writing.finish()
 
     @contextmanager
-    def writing(self, *, max_memory_bytes: int) -> "Iterator[Writing]":
-        """The same for who has batches to add one by one; after an error inside none of the files is left."""
-        run = _Run(self, max(1, min(MAX_OPEN_FILES, max_memory_bytes // OPEN_FILE_BYTES)))
-        group_bytes = max(1, min(self.row_group_bytes, max_memory_bytes // _ROW_GROUPS_IN_MEMORY))
+    def writing(self, *, max_memory_bytes: int) -> "Iterator[WriteSession]":
+        """Open a session for a caller that adds batches one by one. After an error inside none of its files is left."""
+        session = WriteSession(self, max_memory_bytes)
         try:
-            yield Writing(run, group_bytes)
+            yield session
         except OSError as error:
-            run.abandon()
+            session.abandon()
             raise CatalogUnavailableError(
                 f"the table's store failed: {reason(error)}", operation="write table", place=self.location
             ) from error
         except BaseException:
-            run.abandon()
+            session.abandon()
             raise
 
     @cached_property
-    def layout(self) -> Layout:
-        return Layout(self.schema, file_schema(self.columns, self.schema), self.properties)
+    def layout(self) -> ParquetLayout:
+        return ParquetLayout(self.schema, self.columns, self.properties)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "layout"}
 
 
-@dataclass
-class _Run:
-    """One call of `write`: the open files, and what is finished."""
+class WriteSession:
+    """Writes one range of messages for a `TableWriter`, a row group at a time."""
 
-    writer: TableWriter
-    max_open: int
-    open: dict[Record, DataFileWriter] = field(default_factory=dict)
-    done: list[WrittenFile] = field(default_factory=list)
-    made: list[DataFileWriter] = field(default_factory=list)
-    last_offset: int = -1
+    def __init__(self, writer: TableWriter, max_memory_bytes: int) -> None:
+        self._writer = writer
+        self._max_open = max(1, min(MAX_OPEN_FILES, max_memory_bytes // OPEN_FILE_BYTES))
+        self._groups = RowGroups(max(1, min(writer.row_group_bytes, max_memory_bytes // _ROW_GROUPS_IN_MEMORY)))
+        self._open: dict[Record, DataFileWriter] = {}
+        self._done: list[WrittenFile] = []
+        self._made: list[DataFileWriter] = []
+        self._last_offset = -1
 
-    def add(self, rows: pa.Table) -> None:
-        self._check_order(rows.column(0))
+    def add(self, batch: pa.RecordBatch) -> None:
+        for group in self._groups.add(batch):
+            self._write(group)
+
+    def finish(self) -> list[WrittenFile]:
+        """Complete the files, and return them in the order of their offsets."""
+        if rest := self._groups.rest():
+            self._write(rest)
+        for partition in list(self._open):
+            self._close(partition)
+        return sorted(self._done, key=lambda file: file.first_offset)
+
+    def abandon(self) -> None:
+        """Remove every file: nothing else knows of them."""
+        for file in self._made:
+            file.discard()
+
+    def _write(self, group: list[pa.RecordBatch]) -> None:
+        rows = self._writer.columns.to_table(group, self._writer.layout.schema)
+        self._check_order(rows.column(self._writer.columns.envelope.offset))
         for partition, part in self._parts(rows):
             file = self._file(partition)
             file.write(part)
-            if file.size >= self.target_bytes:
+            if file.size >= self._target_bytes:
                 self._close(partition)
 
-    def finish(self) -> list[WrittenFile]:
-        for partition in list(self.open):
-            self._close(partition)
-        return sorted(self.done, key=lambda file: file.first_offset)
-
-    def abandon(self) -> None:
-        """Take back everything: nobody else knows of these files."""
-        for file in self.made:
-            file.discard()
+    @cached_property
+    def _target_bytes(self) -> int:
+        return int(self._writer.properties.get("write.target-file-size-bytes", ICEBERG_FILE_BYTES))
 
     @cached_property
-    def target_bytes(self) -> int:
-        return int(self.writer.properties.get("write.target-file-size-bytes", ICEBERG_FILE_BYTES))
-
-    @cached_property
-    def split(self) -> Split | None:
-        spec = self.writer.spec
-        return None if spec.is_unpartitioned() else Split(spec, self.writer.schema)
+    def _splitter(self) -> PartitionSplitter | None:
+        spec = self._writer.spec
+        return None if spec.is_unpartitioned() else PartitionSplitter(spec, self._writer.schema)
 
     def _parts(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
-        parts = [(Record(), rows)] if self.split is None else self.split.parts(rows)
+        parts = [(Record(), rows)] if self._splitter is None else self._splitter.parts(rows)
         for partition, part in parts:
-            if not self.writer.sort_by:
+            if not self._writer.sort_by:
                 yield partition, part
             else:
-                order = [*self.writer.sort_by, self.writer.columns.offset]
+                order = [*self._writer.sort_by, self._writer.columns.envelope.offset]
                 yield partition, part.sort_by([(column, "ascending") for column in dict.fromkeys(order)])
 
     def _file(self, partition: Record) -> DataFileWriter:
         """The partition's open file, which becomes the youngest; the oldest is closed when there are too many."""
-        file = self.open.pop(partition, None)
+        file = self._open.pop(partition, None)
         if file is None:
-            if len(self.open) >= self.max_open:
-                self._close(next(iter(self.open)))
-            file = DataFileWriter(self.writer.layout, self.writer.io, self._location(partition))
-            self.made.append(file)
-        self.open[partition] = file
+            if len(self._open) >= self._max_open:
+                self._close(next(iter(self._open)))
+            file = DataFileWriter(self._writer.layout, self._writer.io, self._location(partition))
+            self._made.append(file)
+        self._open[partition] = file
         return file
 
     def _location(self, partition: Record) -> str:
-        provider = load_location_provider(self.writer.location, self.writer.properties)
-        if self.writer.properties.get(LAYOUT) == HIVE:
-            return provider.new_data_location(f"{hive_folder(partition[0])}/{new_file_name(self.writer.table_uuid)}")
+        provider = load_location_provider(self._writer.location, self._writer.properties)
+        if is_copy_layout(self._writer.properties):
+            return provider.new_data_location(new_file_path(partition[0], self._writer.table_uuid))
         name = f"{uuid4()}.parquet"
-        if self.split is not None and (folder := self.split.folder(partition)):
+        if self._splitter is not None and (folder := self._splitter.folder(partition)):
             name = f"{folder}/{name}"
         return provider.new_data_location(name)
 
     def _close(self, partition: Record) -> None:
-        file = self.open.pop(partition)
-        writer = self.writer
+        file = self._open.pop(partition)
+        writer = self._writer
         sort_order_id = None if writer.sort_by else writer.sort_order_id
         data_file = file.close(partition, sort_order_id)
-        self.done.append(
+        self._done.append(
             WrittenFile(
                 writer.table_uuid,
                 writer.spec.spec_id,
@@ -381,36 +393,14 @@ class _Run:
 
     def _check_order(self, offsets: pa.ChunkedArray) -> None:
         first, last = offsets[0].as_py(), offsets[-1].as_py()
-        ordered = first > self.last_offset and last - first >= len(offsets) - 1
+        ordered = first > self._last_offset and last - first >= len(offsets) - 1
         if ordered and last - first != len(offsets) - 1:
             ordered = bool(pc.all(pc.greater(offsets.slice(1), offsets.slice(0, len(offsets) - 1))).as_py())
         if not ordered:
             raise DamagedError(
-                f"offsets {first} to {last} after {self.last_offset} are not in order", operation="write table"
+                f"offsets {first} to {last} after {self._last_offset} are not in order", operation="write table"
             )
-        self.last_offset = last
-
-
-class Writing:
-    """A range on its way into files, a row group at a time."""
-
-    def __init__(self, run: _Run, group_bytes: int) -> None:
-        self._run = run
-        self._groups = RowGroups(group_bytes)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        for group in self._groups.add(batch):
-            self._write(group)
-
-    def finish(self) -> list[WrittenFile]:
-        """The files, complete, in the order of their offsets."""
-        if rest := self._groups.rest():
-            self._write(rest)
-        return self._run.finish()
-
-    def _write(self, group: list[pa.RecordBatch]) -> None:
-        writer = self._run.writer
-        self._run.add(writer.columns.to_table(group, writer.layout.schema))
+        self._last_offset = last
 
 
 class RowGroups:
@@ -449,7 +439,7 @@ def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 # One stream of batches into several tables: read once, decoded once, written to each.
 
 
-def write_together(
+def write_to_tables(
     targets: Sequence[tuple[TableWriter, int]], batches: Iterable[pa.RecordBatch], *, max_memory_bytes: int
 ) -> list[list[WrittenFile]]:
     """The files of each table; a table takes the messages from its own first offset on.

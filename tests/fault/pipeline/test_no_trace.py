@@ -12,7 +12,7 @@ from tests.fault.pipeline.harness import InlineJobs, Site
 
 from icestream.client.connection import Connection
 from icestream.table import TopicTable
-from icestream.table.writer import Writing
+from icestream.table.writer import WriteSession
 
 Patch = pytest.MonkeyPatch
 
@@ -46,8 +46,8 @@ def no_manifests(monkeypatch: Patch) -> None:
 
 def a_file_gets_lost(monkeypatch: Patch) -> None:
     """The writer gives back one file less than it wrote."""
-    finish = Writing.finish
-    monkeypatch.setattr(Writing, "finish", lambda self: finish(self)[1:])
+    finish = WriteSession.finish
+    monkeypatch.setattr(WriteSession, "finish", lambda self: finish(self)[1:])
 
 
 class WithoutTheSecondChunk:

@@ -12,7 +12,7 @@ from tests.unit.table.conftest import local
 from icestream.model.enums import StorageFormat
 from icestream.model.messages import Encoding
 from icestream.pipeline.sources import backfill_before_log
-from icestream.table.quarantine import note_retried, read_about, read_frame, read_retried
+from icestream.table.quarantine import mark_retried, read_record, read_frame, read_retried
 from icestream.wal import prepare
 
 QUICK = {"retry_interval_ms": 1, "max_retry_interval_ms": 5, "quarantine_after": 2}
@@ -44,7 +44,7 @@ def test_a_table_that_is_filled_takes_the_frame_over(place: Place, first: str, f
     offset = put_one_aside(place, first)
     (source, target) = (COPY, NAME) if filled == NAME else (NAME, COPY)
     (entry,) = place.table(source).quarantined
-    note_retried(place.table(source), entry, {"first_offset": 7})
+    mark_retried(place.table(source), entry, {"first_offset": 7})
     place.start("both")
     place.drain(place.runner(pipeline=QUICK))
     kept, table = place.table(source), place.table(target)
@@ -55,7 +55,7 @@ def test_a_table_that_is_filled_takes_the_frame_over(place: Place, first: str, f
     assert carried.quarantined_us == entry.quarantined_us
     assert carried.file.startswith(table.location)
     assert read_frame(table, carried) == read_frame(kept, entry)
-    assert read_about(table, carried) == read_about(kept, entry)
+    assert read_record(table, carried) == read_record(kept, entry)
     assert read_retried(table, carried) == read_retried(kept, entry)
     report = place.verify()
     assert len(report.quarantined) == len(StorageFormat.BOTH.fed(NAME))

@@ -11,7 +11,7 @@ from icestream.model.frames import Frame
 from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
-from icestream.table.quarantine import FOLDER, put_aside, read_frame
+from icestream.table.quarantine import FOLDER, quarantine_frame, read_frame
 
 DAY_SECONDS = 86_400
 
@@ -119,7 +119,7 @@ def test_what_is_in_quarantine_is_no_orphan(topics: Topics, maintenance: Keep) -
     table = topics.fill(topic, 2)
     end = table.ledger.committed_offset
     frame = Frame(end, 3, 0, table.ledger.epoch, "", 0, 1, 0, b"cannot be opened")
-    entry = put_aside(table, frame, first_offset=end, reason="a test", schema=None)
+    entry = quarantine_frame(table, frame, first_offset=end, reason="a test", schema=None)
     table = table.commit([], start=end, end=end + 3, epoch=table.ledger.epoch, quarantined=[entry])
     kept = [path for path in files_of(table) if path.parent.name == FOLDER]
     assert len(kept) == 2

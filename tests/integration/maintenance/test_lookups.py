@@ -14,7 +14,7 @@ from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.planning import FilePlan
-from icestream.table.scan import OpenFile, Request
+from icestream.table.scan import OpenFile, ScanRequest
 
 SCHEMA = pa.schema([(name, pa.binary()) for name in ("trace_id", "span_id", "text")])
 COMMITS, TRACES = 5, 500
@@ -43,7 +43,7 @@ def spans(trace_ids: list[bytes], chance: random.Random) -> pa.RecordBatch:
 def looked_up(table: TopicTable, trace_id: bytes) -> tuple[pa.Table, int]:
     """The rows of a trace, and how many row groups have to be read for them."""
     where = Filter.parse(f"trace_id = x'{trace_id.hex()}'")
-    request = Request(table, tuple(table.stream_schema.names), 0, table.ledger.committed_offset, where)
+    request = ScanRequest(table, tuple(table.stream_schema.names), 0, table.ledger.committed_offset, where)
     groups = 0
     for planned in FilePlan(table, pruning=request.pruning).files():
         file = OpenFile(request, planned)

@@ -12,13 +12,15 @@ from tests.integration.quarantine.conftest import CrashingAt, drain, offsets, se
 from icestream.app import Broker
 from icestream.pipeline import tasks
 from icestream.pipeline.tasks import WORKER_OPERATION, Work, Written
-from icestream.table.writer import Writing
+from icestream.table.writer import WriteSession
 
-add = Writing.add
+add = WriteSession.add
 
 
-def failing(error: Exception, is_wrong: Callable[[pa.RecordBatch], bool]) -> Callable[[Writing, pa.RecordBatch], None]:
-    def failing_add(self: Writing, batch: pa.RecordBatch) -> None:
+def failing(
+    error: Exception, is_wrong: Callable[[pa.RecordBatch], bool]
+) -> Callable[[WriteSession, pa.RecordBatch], None]:
+    def failing_add(self: WriteSession, batch: pa.RecordBatch) -> None:
         if is_wrong(batch):
             raise error
         add(self, batch)
@@ -64,7 +66,7 @@ def test_what_nobody_foresaw_is_no_frames_fault_while_nothing_else_can_be_writte
 ) -> None:
     site.publish("sick", [b"a"], [b"b"])
     with monkeypatch.context() as patch:
-        patch.setattr(Writing, "add", failing(ValueError("out of tune"), lambda _batch: True))
+        patch.setattr(WriteSession, "add", failing(ValueError("out of tune"), lambda _batch: True))
         figures = drain(site)[site.topic("sick")]
         assert "cannot write a row that is made up either" in str(figures.error)
         assert "out of tune" in str(figures.error)
@@ -91,7 +93,7 @@ def test_what_nobody_foresaw_is_the_fault_of_a_frame_that_alone_cannot_be_writte
     with Broker(settings_of(tmp_path / "data", storage={"format": kept_as})) as broker:
         site = Pipelines(broker.settings.data_dir, broker.doors["flight"], "aside")
         site.publish("odd", *([f"{number}".encode()] for number in range(9)), [b"poison"], [b"b"])
-        monkeypatch.setattr(Writing, "add", failing(ValueError("out of tune"), is_poison))
+        monkeypatch.setattr(WriteSession, "add", failing(ValueError("out of tune"), is_poison))
         figures = drain(site)[site.topic("odd")]
         assert (figures.error, figures.quarantined) == (None, 1)
         assert offsets(site, "odd") == [*range(9), 10]

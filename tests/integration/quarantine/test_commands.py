@@ -99,7 +99,7 @@ def test_a_retry_that_was_published_and_not_noted_is_not_published_twice(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("icestream.cli.quarantine.note_retried", cut_short)
+        patch.setattr("icestream.cli.quarantine.mark_retried", cut_short)
         run("quarantine", "retry", "aside/cut", "0", *data, code=130)
     told = run("quarantine", "retry", "aside/cut", "0", *data).output
     assert "messages with unknown offsets" in told

@@ -24,7 +24,7 @@ from icestream.model.errors import CatalogUnavailableError, IcestreamError
 from icestream.model.messages import Encoding
 from icestream.pipeline.tasks import Work, Written
 from icestream.storage.verify import BrokerLogs, verify_topic
-from icestream.table.quarantine import FOLDER, note_retried, read_about, read_frame
+from icestream.table.quarantine import FOLDER, mark_retried, read_record, read_frame
 from icestream.wal import prepare
 
 
@@ -48,7 +48,7 @@ def test_one_frame_of_many_is_put_aside_and_all_others_are_written(site: Pipelin
     assert table.lost_ranges.ranges == ((100, 103),)
     frame = read_frame(table, entry)
     assert (bytes(frame.body), frame.base_offset, frame.message_count) == (b"no Arrow at all", 100, 3)
-    assert read_about(table, entry).stream_id == table.ledger.stream_id
+    assert read_record(table, entry).stream_id == table.ledger.stream_id
 
 
 def test_a_value_that_no_table_can_hold_is_put_aside_with_its_columns(site: Pipelines, running: Broker) -> None:
@@ -70,7 +70,7 @@ def test_a_value_that_no_table_can_hold_is_put_aside_with_its_columns(site: Pipe
     assert offsets(site, "times") == [0, 2]
     table = table_of(site, "times")
     (entry,) = table.quarantined
-    assert read_about(table, entry).schema is not None
+    assert read_record(table, entry).schema is not None
 
 
 def test_a_frame_that_takes_workers_down_is_found_and_the_log_still_has_it(site: Pipelines) -> None:
@@ -132,7 +132,7 @@ def test_frames_that_were_published_again_leave_room_for_others(site: Pipelines,
     runner = site.runner(InlineJobs(), pipeline={**QUICK, "max_quarantined": 2})
     assert "2 frames of the topic are in quarantine already" in str(runner.drain(threading.Event()).topics[topic].error)
     table = table_of(site, "room")
-    note_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
+    mark_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
     runner.topics[topic].pause.end()
     figures = runner.drain(threading.Event()).topics[topic]
     assert (figures.error, figures.quarantined, figures.committed_offset) == (None, 1, 9)
@@ -146,7 +146,7 @@ def test_the_list_of_a_table_has_a_bound_whatever_was_published_again(
     poison(running, topic)
     drain(site)
     table = table_of(site, "bound")
-    note_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
+    mark_retried(table, table.quarantined[0], {"first_offset": 9, "end_offset": 12})
     poison(running, topic)
     assert "as long as it may be" in str(drain(site)[topic].error)
     assert len(table_of(site, "bound").quarantined) == 1

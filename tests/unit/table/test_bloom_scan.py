@@ -22,7 +22,7 @@ from icestream.model.names import TopicName
 from icestream.table import TopicTable
 from icestream.table.bloom import NOTES, BloomFilter, FilterNote, filter_notes
 from icestream.table.planning import FilePlan
-from icestream.table.scan import OpenFile, Request
+from icestream.table.scan import OpenFile, ScanRequest
 
 BODY = pa.schema(
     [
@@ -71,7 +71,7 @@ def found(table: TopicTable, text: str) -> list[int]:
 
 def opened(table: TopicTable, text: str) -> list[int]:
     """The row groups that a read of the one file takes up, if it opens that."""
-    request = Request(table, tuple(SCHEMA.names), 0, table.ledger.committed_offset, Filter.parse(text))
+    request = ScanRequest(table, tuple(SCHEMA.names), 0, table.ledger.committed_offset, Filter.parse(text))
     found: list[int] = []
     for planned in FilePlan(table, pruning=request.pruning).files():
         file = OpenFile(request, planned)

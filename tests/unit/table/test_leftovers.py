@@ -20,9 +20,16 @@ from icestream.model.names import TopicName, copied, copy_of, is_copy
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.files import RenamedFile
 from icestream.table.parquet_copy import leftovers as leftovers_module
-from icestream.table.parquet_copy.folders import DATA_PATH, date_of, day_of, hive_folder, own_file, parquet_location
-from icestream.table.parquet_copy.leftovers import find_leftovers, names_files, remove_leftovers, remove_written
-from icestream.table.writer import write_together
+from icestream.table.parquet_copy.layout import (
+    DATA_PATH,
+    first_hour_of_day,
+    first_hour_of_folder,
+    hour_folder,
+    own_file_pattern,
+    parquet_location,
+)
+from icestream.table.parquet_copy.leftovers import discard_files, find_leftovers, holds_files, remove_leftovers
+from icestream.table.writer import write_to_tables
 
 TOPIC = TopicName("a", "b")
 BEGIN = datetime(2026, 11, 30, 22, 30, tzinfo=UTC)
@@ -75,7 +82,7 @@ def test_files_lie_by_date_and_hour_and_are_named_for_their_table(table: TopicTa
         "date=2026-12-01/hour=00",
         "date=2026-12-01/hour=01",
     ]
-    assert all(own_file(table.iceberg.metadata.table_uuid).fullmatch(path.name) for path in found)
+    assert all(own_file_pattern(table.iceberg.metadata.table_uuid).fullmatch(path.name) for path in found)
     assert [offset for batch in written.scan() for offset in batch["offset"].to_pylist()] == list(range(20))
 
 
@@ -126,7 +133,7 @@ def test_two_tables_are_written_together_each_from_its_own_offset(tables: Tables
     other = tables.open(TableSpec(TOPIC, "stream", 1, STREAM_SCHEMA))
     targets = [(other.writer(), 0), (table.writer(), 5)]
     batches = [rows(0, 3), rows(3, 7), rows(7, 9)]
-    both = write_together(targets, batches, max_memory_bytes=1 << 24)
+    both = write_to_tables(targets, batches, max_memory_bytes=1 << 24)
     counts = [sum(file.message_count for file in own) for own in both]
     assert counts == [9, 4]
     assert [min(file.first_offset for file in own) for own in both] == [0, 5]
@@ -140,7 +147,7 @@ def test_when_one_of_two_tables_fails_neither_has_files(tables: Tables, table: T
         raise OSError("the log is gone")
 
     with pytest.raises(Exception, match="gone"):
-        write_together([(other.writer(), 0), (table.writer(), 0)], failing(), max_memory_bytes=1)
+        write_to_tables([(other.writer(), 0), (table.writer(), 0)], failing(), max_memory_bytes=1)
     assert files(table) == []
     assert not list(local(other.location).rglob("*.parquet"))
 
@@ -204,7 +211,7 @@ def test_a_pass_that_was_planned_before_the_fence_cannot_commit(table: TopicTabl
     fenced = remove_leftovers(table)
     with pytest.raises(CommitConflictError):
         table.commit(late, start=5, end=10, epoch=1)
-    assert not names_files(fenced.refresh(), late)
+    assert not holds_files(fenced.refresh(), late)
 
 
 def test_a_file_that_is_committed_while_it_is_listed_stays(table: TopicTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +229,7 @@ def test_a_file_that_is_committed_while_it_is_listed_stays(table: TopicTable, mo
     monkeypatch.setattr(leftovers_module, "find_leftovers", commit_after_the_listing)
     after = remove_leftovers(table)
     assert asked == [len(late), 0]
-    assert names_files(after, late)
+    assert holds_files(after, late)
     assert all(local(file.path).exists() for file in late)
 
 
@@ -236,8 +243,8 @@ def test_what_an_older_snapshot_names_stays(table: TopicTable) -> None:
 
 def test_written_files_are_taken_back_once_or_twice(table: TopicTable) -> None:
     late = table.writer().write([rows(0, 5)], max_memory_bytes=1 << 24)
-    remove_written(table, late)
-    remove_written(table, late)
+    discard_files(table, late)
+    discard_files(table, late)
     assert files(table) == []
 
 
@@ -284,12 +291,12 @@ def test_a_catalog_that_keeps_its_warehouse_to_itself_needs_a_path(tmp_path: Pat
 
 
 def test_hours_and_days_by_their_folders() -> None:
-    assert hive_folder(0) == "date=1970-01-01/hour=00"
-    assert hive_folder(24 * 365 + 9) == "date=1971-01-01/hour=09"
-    assert date_of("date=1971-01-01") == 24 * 365
-    assert date_of("date=1971-01-99") is None
-    assert date_of("hour=01") is None
-    assert day_of(24 * 365 + 9) == 24 * 365
+    assert hour_folder(0) == "date=1970-01-01/hour=00"
+    assert hour_folder(24 * 365 + 9) == "date=1971-01-01/hour=09"
+    assert first_hour_of_folder("date=1971-01-01") == 24 * 365
+    assert first_hour_of_folder("date=1971-01-99") is None
+    assert first_hour_of_folder("hour=01") is None
+    assert first_hour_of_day(24 * 365 + 9) == 24 * 365
 
 
 def test_names_of_copies_are_not_those_of_topics() -> None:

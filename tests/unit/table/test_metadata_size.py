@@ -9,7 +9,8 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from tests.unit.table.conftest import OpenTable, append, local
 
 from icestream.table import TopicTable
-from icestream.table.commit import MAX_MERGED_FILES, expirable, live_files, merge_group
+from icestream.table.commit import MAX_MERGED_FILES, merge_group, snapshots_to_expire
+from icestream.table.planning import live_files
 
 
 def _metadata(state: TopicTable) -> Path:
@@ -56,7 +57,7 @@ def test_unused_files_are_removed_and_used_ones_stay(open_table: OpenTable) -> N
     state = open_table(max_snapshots=4, manifest_merge_count=3, metadata_versions=3, unused_file_grace_seconds=0)
     for start in range(60):
         state = append(state, start, start + 1)
-    state.trash.flush()
+    state.unused_files.flush()
     files = Counter(_kind(path.name) for path in _metadata(state).parent.iterdir())
     assert files["metadata"] <= 3 + 1
     assert files["list"] <= 4
@@ -83,7 +84,7 @@ def test_what_a_tag_names_stays_readable(open_table: OpenTable) -> None:
             assert state.snapshot_id is not None
             tagged.append((state.snapshot_id, start + 1))
             state.iceberg.manage_snapshots().create_tag(state.snapshot_id, f"tag-{start}").commit()
-    state.trash.flush()
+    state.unused_files.flush()
     state = state.refresh()
     for snapshot_id, count in tagged:
         assert state.iceberg.scan(snapshot_id=snapshot_id).to_arrow().num_rows == count
@@ -105,11 +106,11 @@ def test_unused_files_wait_for_their_time(open_table: OpenTable) -> None:
     state = open_table(max_snapshots=2, metadata_versions=1, unused_file_grace_seconds=600)
     for start in range(10):
         state = append(state, start, start + 1)
-    state.trash.flush()
+    state.unused_files.flush()
     assert len(list(_metadata(state).parent.glob("*.metadata.json"))) == 11
-    now = state.trash._clock()
-    state.trash._clock = lambda: now + 601
-    state.trash.flush()
+    now = state.unused_files._clock()
+    state.unused_files._clock = lambda: now + 601
+    state.unused_files.flush()
     assert len(list(_metadata(state).parent.glob("*.metadata.json"))) == 2
 
 
@@ -133,7 +134,7 @@ def test_snapshots_that_others_have_staged_are_not_dropped(open_table: OpenTable
     state = state.refresh()
     for start in range(1, 10):
         state = append(state, start, start + 1)
-        assert branched not in [old.snapshot_id for old in expirable(state.iceberg.metadata, 2)]
+        assert branched not in [old.snapshot_id for old in snapshots_to_expire(state.iceberg.metadata, 2)]
     assert state.refresh().iceberg.metadata.refs["audit"].snapshot_id == branched
 
 

@@ -11,8 +11,7 @@ from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, append, local, me
 from icestream.model.errors import DamagedError, InvalidRequestError
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
-from icestream.table.limits import ReadLimits
-from icestream.table.scan import RowGroup, ordered_scan
+from icestream.table.scan import ReadLimits, RowGroup, ordered_scan
 
 LAYOUTS = [((), ()), (("bucket(4, key)",), ()), ((), ("key",)), (("bucket(4, key)",), ("key",))]
 

@@ -13,7 +13,7 @@ from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName, copy_of
 from icestream.table import Tables, TableSpec
-from icestream.table.parquet_copy.folders import DATA_PATH
+from icestream.table.parquet_copy.layout import DATA_PATH
 
 TOPIC = TopicName("a", "b")
 
@@ -90,7 +90,7 @@ def test_a_copy_is_not_made_in_the_table_of_its_topic(tmp_path: Path, opened: Op
     table = opened(Settings(data_dir=tmp_path)).open(spec(TOPIC))
     unseen = {"warehouse": str(tmp_path / "unseen"), "uri": f"sqlite:///{tmp_path}/catalog.db"}
     tables = opened(settings(tmp_path, str(local(table.location) / place), catalog=unseen))
-    with pytest.raises(InvalidRequestError, match="lie one in the other"):
+    with pytest.raises(InvalidRequestError, match="overlap"):
         tables.open(spec(copy_of(TOPIC)))
     assert tables.find(copy_of(TOPIC)) is None
 
@@ -99,7 +99,7 @@ def test_a_table_is_not_made_in_the_folder_of_its_copy(tmp_path: Path, opened: O
     unseen = {"warehouse": str(tmp_path / "unseen"), "uri": f"sqlite:///{tmp_path}/catalog.db"}
     opened(settings(tmp_path, str(tmp_path / "warehouse"), catalog=unseen)).open(spec(copy_of(TOPIC)))
     tables = opened(Settings(data_dir=tmp_path))
-    with pytest.raises(InvalidRequestError, match="lie one in the other"):
+    with pytest.raises(InvalidRequestError, match="overlap"):
         tables.open(spec(TOPIC))
     assert tables.find(TOPIC) is None
 
@@ -110,7 +110,7 @@ def test_a_copy_that_is_among_a_table_already_is_not_written_to(tmp_path: Path, 
     copy = tables.open(spec(copy_of(TOPIC)))
     with copy.iceberg.transaction() as change:
         change.set_properties({DATA_PATH: f"{location}/plain"})
-    with pytest.raises(InvalidRequestError, match="lie one in the other"):
+    with pytest.raises(InvalidRequestError, match="overlap"):
         tables.open(spec(copy_of(TOPIC)))
 
 

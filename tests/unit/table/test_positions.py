@@ -78,7 +78,7 @@ def test_a_tag_keeps_its_snapshot_and_its_offset(open_table: OpenTable) -> None:
     tagged = state.snapshot_id
     for start in range(10, 20):
         state = append(state, start, start + 1)
-    state.trash.flush()
+    state.unused_files.flush()
     assert state.offset_of_tag("billing") == 10
     assert state.refresh().iceberg.scan(snapshot_id=tagged).to_arrow().num_rows == 10
 

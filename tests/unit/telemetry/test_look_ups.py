@@ -13,7 +13,7 @@ from icestream.model.messages import stream_schema
 from icestream.model.names import TopicName
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.planning import FilePlan
-from icestream.table.scan import OpenFile, Request
+from icestream.table.scan import OpenFile, ScanRequest
 from icestream.telemetry import Signal, to_batch, topic_schema
 from icestream.telemetry.topics import SORT_BY
 from icestream_bench.lookup import measure_lookup
@@ -78,14 +78,14 @@ def log_records(start: int, hour: int) -> pa.RecordBatch:
     ],
 )
 def test_a_time_and_a_service_are_looked_for_in_few_files(logs: TopicTable, text: str, files: list[int]) -> None:
-    request = Request(logs, ("body",), 0, 500, Filter.parse(text))
+    request = ScanRequest(logs, ("body",), 0, 500, Filter.parse(text))
     assert [file.first_offset // RECORDS for file in FilePlan(logs, pruning=request.pruning).files()] == files
     assert sum(batch.num_rows for batch in logs.scan(where=request.where)) == len(files) * RECORDS
 
 
 def test_log_records_of_a_trace_are_looked_for_where_they_can_be(logs: TopicTable) -> None:
     wanted = pa.Table.from_batches(logs.scan(columns=["trace_id"]))["trace_id"][7 * RECORDS + 3].as_py()
-    request = Request(logs, ("body",), 0, 500, Filter.parse(f"trace_id = x'{wanted.hex()}'"))
+    request = ScanRequest(logs, ("body",), 0, 500, Filter.parse(f"trace_id = x'{wanted.hex()}'"))
     opened = [OpenFile(request, file) for file in FilePlan(logs, pruning=request.pruning).files()]
     for file in opened:
         file.close()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from icestream.config import MaintenanceSettings
-from icestream.table.contents import Contents, StoredFile
+from icestream.table.contents import TableContents, StoredFile
 
 _SMALL = 0.75
 """A file of less than this part of the target is small; Iceberg draws the line at the same place."""
@@ -30,7 +30,7 @@ class CompactionLimits:
     max_rewrite_bytes: int
 
     @classmethod
-    def of(cls, contents: Contents, settings: MaintenanceSettings) -> "CompactionLimits":
+    def of(cls, contents: TableContents, settings: MaintenanceSettings) -> "CompactionLimits":
         target = settings.target_file_bytes or contents.target_file_bytes
         # Sorted by other columns, two files of one run would overlap in their offsets: there is to be one.
         most = int(target * _SORTED_ROOM) if contents.sort_by else max(settings.max_rewrite_bytes, target)
@@ -56,11 +56,11 @@ class Rewrite:
     nbytes: int
 
 
-def small_files(contents: Contents, limits: CompactionLimits) -> list[StoredFile]:
+def small_files(contents: TableContents, limits: CompactionLimits) -> list[StoredFile]:
     return [file for file in contents.files if limits.is_small(file)]
 
 
-def plan_rewrites(contents: Contents, limits: CompactionLimits) -> list[Rewrite]:
+def plan_rewrites(contents: TableContents, limits: CompactionLimits) -> list[Rewrite]:
     """What a compaction would do now, in offset order."""
     by_partition: dict[tuple[object, ...], list[StoredFile]] = defaultdict(list)
     for file in contents.files:

@@ -6,7 +6,7 @@ from typing import Any
 
 from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.plan import CompactionLimits, small_files
-from icestream.table.contents import Contents
+from icestream.table.contents import TableContents
 
 MAX_NAMED_FILES = 20
 
@@ -33,7 +33,7 @@ class MaintenanceFigures:
     manifests: int
 
     @classmethod
-    def of(cls, contents: Contents, limits: CompactionLimits) -> "MaintenanceFigures":
+    def of(cls, contents: TableContents, limits: CompactionLimits) -> "MaintenanceFigures":
         small = small_files(contents, limits)
         return cls(
             rows=contents.rows,

@@ -27,7 +27,7 @@ from icestream.pipeline.maintenance.report import (
 )
 from icestream.pipeline.maintenance.session import SparkSql, options, text
 from icestream.table import Tables, TopicTable
-from icestream.table.contents import Contents, read_contents, topics_with_tables
+from icestream.table.contents import TableContents, read_contents, topics_with_tables
 
 # --------------------
 # The four steps: what each would do, and the procedure that does it.
@@ -51,7 +51,7 @@ class TableJob:
     settings: Settings
     spark: SparkSql
     table: TopicTable
-    contents: Contents
+    contents: TableContents
     now: datetime
     sleep: Callable[[float], object]
     say: Say = lambda _text: None
@@ -139,7 +139,7 @@ def expire(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
     """Drop old snapshots that no branch or tag names, and the files that only they need."""
     settings = job.settings.maintenance
     before = job.now - timedelta(hours=settings.snapshot_age_hours)
-    dropped = job.contents.expired(int(before.timestamp() * 1000), settings.min_snapshots)
+    dropped = job.contents.snapshots_to_expire(int(before.timestamp() * 1000), settings.min_snapshots)
     report.planned = {"snapshots": len(dropped)}
     if report.is_needed and not dry_run:
         job.say("expiring snapshots")

@@ -24,7 +24,7 @@ from icestream.pipeline.sources import BackfillBacklog, MessageSources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Written
 from icestream.table import TopicTable
-from icestream.table.quarantine import put_aside, read_retried
+from icestream.table.quarantine import quarantine_frame, read_retried
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ class Quarantine:
             if not frame.base_offset <= first < frame.end_offset:
                 continue  # somebody else was faster
             self._check_room(table, frame.base_offset, error)
-            entry = put_aside(table, frame, first_offset=first, reason=str(error), schema=schema)
+            entry = quarantine_frame(table, frame, first_offset=first, reason=str(error), schema=schema)
             sink.pending = PendingCommit(
                 (), first, entry.end_offset, state.backlog.epoch, quarantined=(entry,), planned_on=table.snapshot_id
             )

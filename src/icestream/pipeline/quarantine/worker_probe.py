@@ -19,7 +19,7 @@ from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Work, Written, pack_parcel
-from icestream.table.quarantine import made_up_row, rehearsing
+from icestream.table.trial_write import sample_row, trial_writer
 
 _MEMORY_BYTES = 16 * 1024 * 1024
 
@@ -36,7 +36,7 @@ def probe_workers(state: TopicState, sources: MessageSources, spark: Jobs, error
         fetch=ProbeFetch(sources.fetch(state.next_backlog, by_frame=True), writers[0].columns.stream),
         topic=state.backlog.topic,
         stream_id=state.backlog.stream_id,
-        targets=tuple((rehearsing(writer), start) for writer in writers),
+        targets=tuple((trial_writer(writer), start) for writer in writers),
         max_memory_bytes=_MEMORY_BYTES,
     ).with_ranges([(start, start + 1)])
     try:
@@ -67,7 +67,7 @@ class ProbeFetch:
     def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> "_Row":
         reading = self.source.read(topic, stream_id, start, end)
         assert isinstance(reading, BrokerFrames | CloudRange)
-        return _Row(reading, made_up_row(self.schema, start))
+        return _Row(reading, sample_row(self.schema, start))
 
 
 class _Row:

@@ -16,10 +16,9 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.table import Tables, TopicTable
-from icestream.table.contents import Contents, StoredFile
-from icestream.table.parquet_copy.folders import DATA_PATH
-from icestream.table.parquet_copy.leftovers import find_leftovers
-from icestream.table.quarantine import read_about, read_frame
+from icestream.table.contents import StoredFile, TableContents
+from icestream.table.parquet_copy import data_path, find_leftovers
+from icestream.table.quarantine import read_frame, read_record
 from icestream.table.scan import RowGroup
 
 
@@ -59,13 +58,13 @@ def reach(tables: Sequence[TopicTable]) -> int:
 
 def note_plain_files(tables: Sequence[TopicTable], report: Verification) -> None:
     for table in tables:
-        if table.is_plain:
+        if table.is_parquet_copy:
             report.parquet_offset = table.ledger.committed_offset
             if tables[0] is table:
                 report.parquet_files, report.parquet_rows = report.files, report.rows
             if left := len(find_leftovers(table)):
                 report.notes.append(
-                    f"{left} files in {table.properties[DATA_PATH]} are in no snapshot: a pipeline is about to commit "
+                    f"{left} files in {data_path(table.properties)} are in no snapshot: a pipeline is about to commit "
                     "them, or has died; then the next one removes them"
                 )
 
@@ -77,7 +76,7 @@ def note_plain_files(tables: Sequence[TopicTable], report: Verification) -> None
 class Layout:
     """Is told of row groups as they are opened, those of a file one after the other."""
 
-    def __init__(self, contents: Contents, report: Verification) -> None:
+    def __init__(self, contents: TableContents, report: Verification) -> None:
         self._contents = contents
         self._files = {file.path: file for file in contents.files}
         self._report = report
@@ -150,7 +149,7 @@ def check_quarantine(table: TopicTable, report: Verification) -> None:
         report.quarantined.append(entry)
         try:
             read_frame(table, entry)
-            read_about(table, entry)
+            read_record(table, entry)
         except DamagedError as error:
             text = f"in quarantine: {error.message}"
             report.add(Finding("damaged", text, entry.first_offset, entry.end_offset - 1, error.place))

@@ -6,7 +6,7 @@ import pytest
 
 from icestream.config import MaintenanceSettings
 from icestream.pipeline.maintenance.plan import CompactionLimits, Rewrite, plan_rewrites, small_files
-from icestream.table.contents import Contents, StoredFile
+from icestream.table.contents import TableContents, StoredFile
 
 TARGET = 1_000
 LIMITS = CompactionLimits(target_bytes=TARGET, min_input_files=3, max_rewrite_bytes=10_000)
@@ -14,7 +14,7 @@ LIMITS = CompactionLimits(target_bytes=TARGET, min_input_files=3, max_rewrite_by
 
 def contents(
     sizes: Sequence[int], *, partitions: Sequence[int] | None = None, sort_by: tuple[str, ...] = ()
-) -> Contents:
+) -> TableContents:
     """Files of ten messages each, of these sizes, one after the other."""
     files = [
         StoredFile(
@@ -22,7 +22,7 @@ def contents(
         )
         for number, size in enumerate(sizes)
     ]
-    return Contents(tuple(files), 0, (), 1, TARGET, partitions is not None, sort_by, "offset")
+    return TableContents(tuple(files), 0, (), 1, TARGET, partitions is not None, sort_by, "offset")
 
 
 def test_neighbouring_small_files_are_taken_together() -> None:
@@ -61,7 +61,7 @@ def test_each_partition_has_its_own_runs() -> None:
 
 def test_files_without_offsets_are_left_alone() -> None:
     file = StoredFile("strange", (0,), 10, 10, -1, -1)
-    assert plan_rewrites(Contents((file,) * 5, 0, (), 1, TARGET, False, (), "offset"), LIMITS) == []
+    assert plan_rewrites(TableContents((file,) * 5, 0, (), 1, TARGET, False, (), "offset"), LIMITS) == []
 
 
 def test_a_table_that_is_sorted_otherwise_is_compacted_file_by_file() -> None:

@@ -8,7 +8,7 @@ from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.verify import BrokerLogs, Verification
 from icestream.storage.verify.tables import Layout
-from icestream.table.contents import Contents, StoredFile
+from icestream.table.contents import StoredFile, TableContents
 
 TOPIC = TopicName("default", "events")
 
@@ -42,7 +42,7 @@ def overlaps(*files: tuple[int, int]) -> Verification:
     stored = tuple(StoredFile(f"{number}", (0,), 1, 1, *file) for number, file in enumerate(files))
     report = Verification(TOPIC)
     Layout(
-        Contents(stored, is_partitioned=False, sort_by=(), offset_column="offset", **fields), report
+        TableContents(stored, is_partitioned=False, sort_by=(), offset_column="offset", **fields), report
     ).check_overlaps()
     return report
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, local
 
 from icestream.model.messages import STREAM_SCHEMA, stream_schema
-from icestream.table.quarantine import made_up_row, rehearsing
+from icestream.table.trial_write import sample_row, trial_writer
 
 KINDS = [
     pa.bool_(),
@@ -34,10 +34,10 @@ EVERY_KIND = stream_schema(pa.schema([pa.field(f"c{number}", kind, False) for nu
 def test_a_row_of_any_columns_is_written_and_no_file_is_there(open_table: OpenTable, schema: pa.Schema) -> None:
     table = open_table(schema=schema)
     before = sorted(local(table.location).rglob("*"))
-    row = made_up_row(schema, 7)
+    row = sample_row(schema, 7)
     row.validate(full=True)
     assert all(column.null_count == 0 for column in row.columns)
-    writer = pickle.loads(pickle.dumps(rehearsing(table.writer())))
+    writer = pickle.loads(pickle.dumps(trial_writer(table.writer())))
     (file,) = writer.write([row], max_memory_bytes=MEMORY_BYTES)
     assert (file.first_offset, file.message_count) == (7, 1)
     assert sorted(local(table.location).rglob("*")) == before

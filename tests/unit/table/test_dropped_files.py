@@ -8,8 +8,8 @@ from tests.unit.table.conftest import TOPIC, OpenTable, append
 
 from icestream.config import Settings
 from icestream.table import Tables
+from icestream.table.dropped_files import MAX_FAILURES, remove_table_files
 from icestream.table.files import DurableFileIO
-from icestream.table.purge import MAX_FAILURES, purge
 
 
 def files(location: str) -> list[Path]:
@@ -32,7 +32,7 @@ def test_a_table_made_again_in_the_same_folder_keeps_its_files(open_table: OpenT
     tables.close()
     new = append(open_table(stream_id="stream-2"), 0, 5)
     assert new.location == old.location
-    purge(old.iceberg)
+    remove_table_files(old.iceberg)
     assert [batch.num_rows for batch in new.refresh().scan()] == [5]
 
 

@@ -26,7 +26,7 @@ _DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 _log = structlog.get_logger(__name__)
 
 
-class Trash:
+class UnusedFileRemover:
     def __init__(self, grace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_seconds = grace_seconds
         self._clock = clock
@@ -54,7 +54,7 @@ class Trash:
     def _take_in(self, before: Table, after: Table, expired: Sequence[Snapshot]) -> None:
         try:
             due = self._clock() + self._grace_seconds
-            for path in superfluous_files(before, after, expired):
+            for path in unused_files_after(before, after, expired):
                 if len(self._waiting) >= MAX_WAITING_FILES:
                     break
                 self._waiting.append((due, after.io, path))
@@ -76,7 +76,7 @@ class Trash:
                 _log.warning("an unused table file was not removed", path=path, error=str(error))
 
 
-def superfluous_files(before: Table, after: Table, expired: Sequence[Snapshot]) -> Iterator[str]:
+def unused_files_after(before: Table, after: Table, expired: Sequence[Snapshot]) -> Iterator[str]:
     """Files that `before` needed and `after` does not."""
     if isinstance(after.catalog, MetastoreCatalog) and after.metadata.properties.get(_DELETE_AFTER_COMMIT) == "true":
         # A REST server removes old metadata files itself; with the other catalogs whoever commits does.

@@ -30,12 +30,12 @@ _MAY_DELETE = "gc.enabled"
 _log = structlog.get_logger(__name__)
 
 
-def purge(table: Table) -> bool:
+def remove_table_files(table: Table) -> bool:
     """Whether the table's files are icestream's to remove."""
     metadata = table.metadata
     if metadata.properties.get(_MAY_DELETE, "true").lower() == "false":
         return False
-    with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="table-purge") as threads:
+    with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="table-remove_table_files") as threads:
         work = _Purge(table.io, threads)
         work.remove(quarantine_files(metadata.properties))
         for manifest in _manifests(metadata, work):
