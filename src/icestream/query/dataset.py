@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from icestream.model.messages import OFFSET
 from icestream.query.pushdown import scan_range
 from icestream.query.topics import QueryTopic
 
@@ -73,7 +74,7 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow ships no types
     def _rows(self, columns: list[str], condition: pc.Expression | None) -> Iterator[pa.RecordBatch]:
         topic = self._topic
         start, end, where = scan_range(condition, self._schema, topic.start, topic.end)
-        for batch in topic.batches(columns or topic.schema.names[:1], where, start, end):
+        for batch in topic.batches(columns or [topic.schema.names[OFFSET]], where, start, end):
             arrays = [_as(batch.column(name), self._schema.field(name).type) for name in batch.schema.names]
             rows = pa.RecordBatch.from_arrays(arrays, batch.schema.names)
             found = rows if condition is None else rows.filter(condition)

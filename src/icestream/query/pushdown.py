@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from icestream.model.filters import And, Compare, Field, Filter, In, Instant, Operator, Or, Predicate, Value
+from icestream.model.messages import OFFSET
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def scan_range(expression: pc.Expression | None, schema: pa.Schema, start: int, 
     predicate = None if expression is None else _predicate(read_expression(expression), schema)
     if predicate is None:
         return ScanRange(start, end, None)
-    offset = schema.names[0]
+    offset = schema.names[OFFSET]
     low, high = reduce(_narrowed, (part for part in _parts(predicate) if _is_bound(part, offset)), (start, end))
     rest = tuple(part for part in _parts(predicate) if not _is_bound(part, offset))
     return ScanRange(low, max(low, high), Filter("a query's condition", And(rest)) if rest else None)

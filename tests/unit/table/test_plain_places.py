@@ -119,7 +119,7 @@ def test_a_copy_stays_where_it_began_and_the_log_says_so(tmp_path: Path, opened:
     with structlog.testing.capture_logs() as told:
         again = opened(settings(tmp_path, str(tmp_path / "elsewhere"))).open(spec(copy_of(TOPIC)))
     assert again.properties[DATA_PATH] == began
-    assert [(line["folder"], line["setting"]) for line in told] == [(began, f"file://{tmp_path}/elsewhere/a/b")]
+    assert [(line["folder"], line["configured"]) for line in told] == [(began, f"file://{tmp_path}/elsewhere/a/b")]
     with structlog.testing.capture_logs() as told:
         opened(Settings(data_dir=tmp_path)).open(spec(copy_of(TOPIC)))
     assert told == []
