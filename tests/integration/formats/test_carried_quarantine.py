@@ -12,7 +12,7 @@ from tests.unit.table.conftest import local
 from icestream.model.enums import StorageFormat
 from icestream.model.messages import Encoding
 from icestream.pipeline.sources import backfill_before_log
-from icestream.table.quarantine import mark_retried, read_record, read_frame, read_retried
+from icestream.table.quarantine import mark_retried, read_frame, read_record, read_retried
 from icestream.wal import prepare
 
 QUICK = {"retry_interval_ms": 1, "max_retry_interval_ms": 5, "quarantine_after": 2}

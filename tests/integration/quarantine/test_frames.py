@@ -24,7 +24,7 @@ from icestream.model.errors import CatalogUnavailableError, IcestreamError
 from icestream.model.messages import Encoding
 from icestream.pipeline.tasks import Work, Written
 from icestream.storage.verify import BrokerLogs, verify_topic
-from icestream.table.quarantine import FOLDER, mark_retried, read_record, read_frame
+from icestream.table.quarantine import FOLDER, mark_retried, read_frame, read_record
 from icestream.wal import prepare
 
 

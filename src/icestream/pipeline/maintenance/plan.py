@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from icestream.config import MaintenanceSettings
-from icestream.table.contents import TableContents, StoredFile
+from icestream.table.contents import StoredFile, TableContents
 
 _SMALL = 0.75
 """A file of less than this part of the target is small; Iceberg draws the line at the same place."""

@@ -6,7 +6,7 @@ import pytest
 
 from icestream.config import MaintenanceSettings
 from icestream.pipeline.maintenance.plan import CompactionLimits, Rewrite, plan_rewrites, small_files
-from icestream.table.contents import TableContents, StoredFile
+from icestream.table.contents import StoredFile, TableContents
 
 TARGET = 1_000
 LIMITS = CompactionLimits(target_bytes=TARGET, min_input_files=3, max_rewrite_bytes=10_000)
