@@ -25,14 +25,14 @@ from icestream.client.admin import (
     subscription_fields,
 )
 from icestream.client.connection import Connection
-from icestream.client.consumer import Consumer, Feed
+from icestream.client.consumer import Consumer
 from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer
 from icestream.client.publisher import Outbox
 from icestream.client.range_reader import FrameCalls
 from icestream.client.receipt import wait_committed
-from icestream.client.subscription import Acks, Subscription, SubscriptionFeed
+from icestream.client.subscription import Subscription
 from icestream.client.transport import PublishTransport
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import decode_schema, encode_schema
@@ -76,7 +76,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         self._lock = threading.Lock()
         self._transports: dict[bytes, PublishTransport] = {}
         self._producers: set[Producer] = set()
-        self._feeds: list[Feed] = []
+        self._consumers: list[Consumer] = []
         self._subscriptions: set[Subscription] = set()
         self._timeout_s = timeout
 
@@ -257,7 +257,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         if follow and position.kind == "latest":
             # The end as it is now, as a number: asking a second time, after a lost connection, would leave a gap.
             position = StartPosition.offset(self.describe_topic(text).durable_end)
-        feed = Feed(
+        consumer = Consumer(
             self._connection,
             text,
             position,
@@ -268,9 +268,9 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
             committed=committed,
         )
         with self._lock:
-            self._feeds = [other for other in self._feeds if not other.ended]
-            self._feeds.append(feed)
-        return Consumer(feed)
+            self._consumers = [other for other in self._consumers if not other.ended]
+            self._consumers.append(consumer)
+        return consumer
 
     def subscribe(
         self,
@@ -315,15 +315,9 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         request |= {"consumer": consumer or _unique_name(), "instance": secrets.token_hex(16), "create": create}
         request |= {"max_messages": receiver_queue, "max_bytes": max_bytes}
         self._connection.check_open("subscribe")
-        acks = Acks()
-        feed = SubscriptionFeed(self._connection, request, acks)
-        try:
-            feed.wait_subscribed(self._timeout_s)
-        except BaseException:
-            feed.close()
-            acks.close()
-            raise
-        subscription = Subscription(feed, acks, on_close=self._subscriptions.discard)
+        subscription = Subscription(
+            self._connection, request, timeout_s=self._timeout_s, on_close=self._subscriptions.discard
+        )
         self._subscriptions.add(subscription)
         return subscription
 
@@ -349,11 +343,11 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         with self._lock:
             self._connection.close()
             transports, self._transports = list(self._transports.values()), {}
-            feeds, self._feeds = self._feeds, []
+            consumers, self._consumers = self._consumers, []
         for transport in transports:
             transport.close(ClosedError("the client was closed", operation="publish"))
-        for feed in feeds:
-            feed.close()
+        for consumer in consumers:
+            consumer.close()
 
     def __enter__(self) -> Self:
         return self

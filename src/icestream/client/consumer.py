@@ -1,4 +1,4 @@
-"""Reading a topic from Python: an iterator of messages, or of Arrow batches."""
+"""Reading a topic: an iterator of messages, or of Arrow batches."""
 
 import json
 import logging
@@ -11,25 +11,42 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.connection import Backoff, Connection
-from icestream.model.errors import ClosedError, DamagedError, IcestreamError, InvalidRequestError, UnavailableError
-from icestream.model.messages import STREAM_SCHEMA, Message, messages_of, slice_from
+from icestream.client.connection import Backoff, Connection, is_temporary
+from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError
+from icestream.model.messages import STREAM_SCHEMA, Message, end_offset, first_offset, messages_of, slice_from
 from icestream.model.offsets import StartPosition
 
-# --------------------
-# A topic's batches, read ahead by a thread of their own.
-#
-# The thread is there because a call into Flight can be neither timed nor interrupted, and because it finds the next
-# batch
-# while the caller works on the last. It holds at most `PREFETCH_BYTES`, or one batch. When following, it survives the
-# loss of the broker: it reads on at the offset after the last one it got.
-
-
 PREFETCH_BYTES = 16 * 1024 * 1024
+_JOIN_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
+_MESSAGE_COLUMNS = (STREAM_SCHEMA.names, [*STREAM_SCHEMA.names, "redelivery_count"])
+"""What a consumer gets, and what a subscription gets."""
 
-class Feed:
+
+def check_messages(batch: pa.RecordBatch) -> None:
+    """Raise unless the batch's rows are messages."""
+    if batch.schema.names not in _MESSAGE_COLUMNS:
+        raise InvalidRequestError(
+            "the topic has its own schema, so its rows are no messages",
+            operation="consume",
+            remedy="take batches instead: .batches(), .receive_batch()",
+        )
+
+
+def messages(batch: pa.RecordBatch) -> Iterator[Message]:
+    check_messages(batch)
+    return messages_of(batch)
+
+
+class Consumer:
+    """Reads from its start to the end of the topic, or on and on when following. Iterate over it once.
+
+    A thread of its own reads ahead, at most `PREFETCH_BYTES` or one batch: it gets the next batch while the caller
+    works on the last, and a call into Flight can be neither timed nor interrupted. When following, it survives the loss
+    of the broker: it reads on at the offset after the last one it got.
+    """
+
     def __init__(
         self,
         connection: Connection,
@@ -55,56 +72,79 @@ class Feed:
         self._changed = threading.Condition(self._lock)
         self._batches: deque[pa.RecordBatch] = deque()
         self._held_bytes = 0
-        self._finished = False
+        self._is_finished = False
         self._error: IcestreamError | None = None
-        self._closed = False
+        self._is_closed = False
         self._reader: Any = None
-        self._accepted = False
+        self._is_accepted = False
         self._listener: Callable[[], None] | None = None
+        self._rows: Iterator[Message] = iter(())
         self.interruption: IcestreamError | None = None
-        """Why nothing comes at the moment, while the broker is away and is looked for."""
-        self._thread = threading.Thread(target=self._run, name="icestream-feed", daemon=True)
+        """When following: why the broker cannot be read from at the moment; None while it can."""
+        self._thread = threading.Thread(target=self._run, name="icestream-consumer", daemon=True)
         self._thread.start()
 
     # ---- the caller's side
 
-    def get(self, timeout: float | None = None) -> pa.RecordBatch | None:
-        """The next batch; None at the end, or when `timeout` seconds have passed. Raises what ended the stream."""
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield Arrow batches in offset order. What was iterated as messages before is not given again."""
+        while (batch := self.poll()) is not None:
+            yield batch
+
+    def poll(self, timeout: float | None = None) -> pa.RecordBatch | None:
+        """Return the next batch; None when none came within `timeout` seconds or the stream has ended (see `ended`).
+
+        Raises what ended the stream.
+        """
         with self._lock:
-            self._changed.wait_for(lambda: self._batches or self._finished or self._closed, timeout)
+            self._changed.wait_for(lambda: self._batches or self._is_finished or self._is_closed, timeout)
             return self._take()
 
-    def poll(self) -> tuple[pa.RecordBatch | None, bool]:
-        """A batch if one is there, and whether the stream has ended; never waits."""
+    def poll_now(self) -> tuple[pa.RecordBatch | None, bool]:
+        """Return a batch if one is there, and whether the stream has ended; never waits."""
         with self._lock:
             batch = self._take()
-            return batch, batch is None and (self._finished or self._closed)
+            return batch, batch is None and (self._is_finished or self._is_closed)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, from the reading thread, whenever `poll` may have something new."""
+        """Call `listener`, from the reading thread, whenever `poll_now` may have something new."""
         self._listener = listener
 
     def _take(self) -> pa.RecordBatch | None:
-        if self._batches and not self._closed:
+        if self._batches and not self._is_closed:
             batch = self._batches.popleft()
             self._held_bytes -= batch.nbytes
             self._changed.notify_all()
             return batch
-        if self._error is not None and not self._closed:
+        if self._error is not None and not self._is_closed:
             raise self._error
         return None
 
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            message = next(self._rows, None)
+            if message is not None:
+                return message
+            batch = self.poll()
+            if batch is None:
+                raise StopIteration
+            self._rows = messages(batch)
+
     @property
     def ended(self) -> bool:
+        """Whether no more messages will come."""
         with self._lock:
-            return self._closed or (self._finished and not self._batches)
+            return self._is_closed or (self._is_finished and not self._batches)
 
     def close(self) -> None:
-        """End the stream, from any thread; who waits in `get` gets None."""
+        """Stop reading, from any thread. An iteration that waits for the next message ends."""
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 return
-            self._closed = True
+            self._is_closed = True
             reader = self._reader
             self._batches.clear()
             self._changed.notify_all()
@@ -114,12 +154,20 @@ class Feed:
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_TIMEOUT_S)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
     # ---- the reading thread
 
     def _run(self) -> None:
         error: IcestreamError | None = None
         backoff = Backoff()
-        while not self._closed:
+        while not self._is_closed:
             try:
                 for batch in self._read():
                     backoff.reset()
@@ -127,35 +175,35 @@ class Feed:
                 error = None
             except IcestreamError as failure:
                 error = failure
-            if not self._follow or self._complete():
+            if not self._follow or self._is_complete():
                 break
-            if error is not None and not (self._accepted and _passes(error)):
+            if error is not None and not (self._is_accepted and is_temporary(error)):
                 break
             self.interruption = error
             with self._lock:
-                self._changed.wait_for(lambda: self._closed, backoff.next())
+                self._changed.wait_for(lambda: self._is_closed, backoff.next())
         with self._lock:
-            self._finished = True
+            self._is_finished = True
             self._error = error
             self._changed.notify_all()
         self._notify()
 
-    def _complete(self) -> bool:
+    def _is_complete(self) -> bool:
         if self._remaining is not None and self._remaining <= 0:
             return True
         return self._end is not None and self._next_offset is not None and self._next_offset >= self._end
 
-    def _read(self) -> Any:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one call, each checked to follow on the last."""
         reader = self._connection.get(self._ticket())
         with self._lock:
             self._reader = reader
-        if self._closed:
+        if self._is_closed:
             reader.cancel()
             return
         try:
             _ = reader.schema  # comes before any message: so the broker has accepted the call
-            self._accepted = True
+            self._is_accepted = True
             self.interruption = None
             while True:
                 try:
@@ -192,16 +240,18 @@ class Feed:
         return self._following(batch)
 
     def _pass_over_lost(self, lost: int) -> None:
-        """Messages that a repair of the log gave up are missing for good: say so, and go on behind them."""
+        """Log the messages that a repair of the log gave up, and read on behind them: they are missing for good."""
         if lost and self._next_offset is not None:
             end = self._next_offset + lost
-            _log.warning("%s: offsets %d to %d were lost and given up", self._topic, self._next_offset, end - 1)
+            _log.warning(
+                "lost_messages_skipped topic=%s first_offset=%d end_offset=%d", self._topic, self._next_offset, end
+            )
             self._next_offset = end
 
     def _following(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_rows == 0:
             return batch
-        first = batch.column(0)[0].as_py()
+        first = first_offset(batch)
         if self._next_offset is not None and first < self._next_offset:
             batch = slice_from(batch, self._next_offset)
         elif self._next_offset is not None and first > self._next_offset:
@@ -209,7 +259,7 @@ class Feed:
                 f"the broker sent offset {first} after {self._next_offset - 1}", operation="read", place=self._topic
             )
         if batch.num_rows:
-            self._next_offset = batch.column(0)[-1].as_py() + 1
+            self._next_offset = end_offset(batch)
         return self._counted(batch)
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -221,9 +271,9 @@ class Feed:
     def _put(self, batch: pa.RecordBatch) -> None:
         with self._lock:
             self._changed.wait_for(
-                lambda: self._closed or not self._batches or self._held_bytes + batch.nbytes <= PREFETCH_BYTES
+                lambda: self._is_closed or not self._batches or self._held_bytes + batch.nbytes <= PREFETCH_BYTES
             )
-            if not self._closed:
+            if not self._is_closed:
                 self._batches.append(batch)
                 self._held_bytes += batch.nbytes
                 self._changed.notify_all()
@@ -232,82 +282,3 @@ class Feed:
     def _notify(self) -> None:
         if self._listener is not None:
             self._listener()
-
-
-_JOIN_TIMEOUT_S = 2.0
-
-
-def _passes(error: IcestreamError) -> bool:
-    """Whether a broker that comes back would heal it. A broker that is stopping says that it is closed."""
-    return error.retryable or isinstance(error, UnavailableError | ClosedError)
-
-
-_NAMES = (STREAM_SCHEMA.names, [*STREAM_SCHEMA.names, "redelivery_count"])
-"""Of the columns that a reader gets, and a subscription."""
-
-
-def check_messages(batch: pa.RecordBatch) -> None:
-    """Raise unless the batch's rows are messages."""
-    if batch.schema.names not in _NAMES:
-        raise InvalidRequestError(
-            "the topic has its own schema, so its rows are no messages",
-            operation="consume",
-            remedy="take batches instead: .batches(), .receive_batch()",
-        )
-
-
-def messages(batch: pa.RecordBatch) -> Iterator[Message]:
-    check_messages(batch)
-    return messages_of(batch)
-
-
-class Consumer:
-    """Reads from its start to the end of the topic, or on and on when following. Iterate over it once."""
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self._rows: Iterator[Message] = iter(())
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Arrow batches in offset order. What was iterated as messages before is not given again."""
-        while (batch := self.feed.get()) is not None:
-            yield batch
-
-    def poll(self, timeout: float | None = None) -> pa.RecordBatch | None:
-        """The next batch, or None when none came within `timeout` seconds or the stream has ended (see `ended`)."""
-        return self.feed.get(timeout)
-
-    @property
-    def ended(self) -> bool:
-        """No more will come."""
-        return self.feed.ended
-
-    @property
-    def interruption(self) -> IcestreamError | None:
-        """When following: why the broker cannot be read from at the moment; None while it can."""
-        return self.feed.interruption
-
-    def close(self) -> None:
-        """Stop reading, from any thread. An iteration that waits for the next message ends."""
-        self.feed.close()
-
-    def __iter__(self) -> Iterator[Message]:
-        return self
-
-    def __next__(self) -> Message:
-        while True:
-            message = next(self._rows, None)
-            if message is not None:
-                return message
-            batch = self.feed.get()
-            if batch is None:
-                raise StopIteration
-            self._rows = messages(batch)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

@@ -7,7 +7,6 @@ from tests.unit.client.fake_broker import FIRST_TIME_US, FakeBroker
 
 from icestream import Client, Consumer, StartPosition
 from icestream.client import consumer as consumer_module
-from icestream.client.consumer import Feed
 from icestream.model.errors import (
     DamagedError,
     InvalidRequestError,
@@ -157,19 +156,19 @@ def test_rows_from_before_the_resumed_offset_are_dropped_and_gaps_are_damage(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(client, 14)
-    real = Feed._ticket
+    real = Consumer._ticket
 
-    def from_the_beginning(self: Feed) -> dict[str, object]:
+    def from_the_beginning(self: Consumer) -> dict[str, object]:
         return {**real(self), "start": 0}
 
-    monkeypatch.setattr(Feed, "_ticket", from_the_beginning)
+    monkeypatch.setattr(Consumer, "_ticket", from_the_beginning)
     with client.consume(TOPIC, 3) as consumer:
         assert offsets(consumer) == list(range(3, 14))
 
-    def too_far(self: Feed) -> dict[str, object]:
+    def too_far(self: Consumer) -> dict[str, object]:
         return {**real(self), "start": 7}
 
-    monkeypatch.setattr(Feed, "_ticket", too_far)
+    monkeypatch.setattr(Consumer, "_ticket", too_far)
     with client.consume(TOPIC, 3) as consumer, pytest.raises(DamagedError, match="offset 7"):
         next(consumer)
 
@@ -192,6 +191,6 @@ def test_a_consumer_reads_ahead_only_so_far(client: Client, monkeypatch: pytest.
     with client.consume(TOPIC) as consumer:
         seen = []
         for batch in consumer.batches():
-            assert len(consumer.feed._batches) <= 1
+            assert len(consumer._batches) <= 1
             seen += batch.column("offset").to_pylist()
     assert seen == list(range(70))
