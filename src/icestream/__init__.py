@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Subscription,
         SubscriptionDescription,
         TopicDescription,
+        TopicSummary,
     )
     from icestream.model.errors import IcestreamError
     from icestream.model.offsets import StartPosition
@@ -46,6 +47,7 @@ _MODULES = {
     "Subscription": "icestream.client",
     "SubscriptionDescription": "icestream.client",
     "TopicDescription": "icestream.client",
+    "TopicSummary": "icestream.client",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Subscription",
     "SubscriptionDescription",
     "TopicDescription",
+    "TopicSummary",
     "__version__",
 ]
 

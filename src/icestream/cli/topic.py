@@ -20,7 +20,7 @@ from icestream.cli.output import (
     size_text,
     table,
 )
-from icestream.client import BrokerEndpoint, Client, TopicDescription
+from icestream.client import BrokerEndpoint, Client, TopicDescription, TopicSummary
 from icestream.model.enums import AckLevel, StorageFormat, StorageKind
 from icestream.model.errors import IcestreamError, InvalidRequestError
 
@@ -135,7 +135,7 @@ def list_(prefix: str | None, broker: BrokerEndpoint, as_json: bool) -> None:
         shown.add_row(
             topic.topic,
             topic.storage,
-            *(_number(value) for value in (_kept(topic), topic.raw["durable_end"], topic.uploaded_offset)),
+            *(_number(value) for value in (topic.message_count, topic.durable_end, topic.uploaded_offset)),
             topic.ack,
             _retention(topic),
             "messages" if topic.schema is None else plural(len(topic.schema), "column"),
@@ -388,16 +388,11 @@ def _in_files(topic: TopicDescription) -> str:
     return "not known yet" if topic.parquet_offset is None else offsets_text(0, topic.parquet_offset)
 
 
-def _kept(topic: TopicDescription) -> int | None:
-    """Return the number of messages in the log; None while the broker has not opened it."""
-    return None if topic.raw["durable_end"] is None else topic.message_count
-
-
 def _number(value: int | None) -> str:
     return NOTHING if value is None else count_text(value)
 
 
-def _retention(topic: TopicDescription) -> str:
+def _retention(topic: TopicSummary) -> str:
     parts = [] if topic.retention_minutes is None else [minutes_text(topic.retention_minutes)]
     parts += [] if topic.retention_mb is None else [f"{topic.retention_mb:,} MiB"]
     return ", ".join(parts) or "broker's"

@@ -28,7 +28,7 @@ How it is built:
 Not safe across a fork: make clients afterwards.
 """
 
-from icestream.client.admin import SubscriptionDescription, TopicDescription
+from icestream.client.admin import SubscriptionDescription, TopicDescription, TopicSummary
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer
 from icestream.client.endpoint import BrokerEndpoint
@@ -48,4 +48,5 @@ __all__ = [
     "Subscription",
     "SubscriptionDescription",
     "TopicDescription",
+    "TopicSummary",
 ]

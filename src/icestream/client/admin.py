@@ -19,8 +19,8 @@ from icestream.model.offsets import StartPosition
 
 
 @dataclass(frozen=True)
-class TopicDescription:
-    """What the broker knows about a topic. `raw` is its whole answer, with fields that newer brokers may add."""
+class TopicSummary:
+    """A topic in a list. `raw` is the broker's whole response, with fields that newer brokers may add."""
 
     topic: str
     stream_id: str
@@ -32,8 +32,10 @@ class TopicDescription:
     schema: pa.Schema | None
     partition_by: tuple[str, ...]
     sort_by: tuple[str, ...]
-    start_offset: int
-    durable_end: int
+    start_offset: int | None
+    """The first message of the log; None while the broker has not opened the log."""
+    durable_end: int | None
+    """The end of the log; None while the broker has not opened the log."""
     committed_offset: int | None
     """Messages below it are in the table; None while the broker has not looked."""
     quarantined: int
@@ -76,8 +78,10 @@ class TopicDescription:
         )
 
     @property
-    def message_count(self) -> int:
-        """Of the log. In lists the offsets of logs that the broker has not opened yet are missing: see `raw`."""
+    def message_count(self) -> int | None:
+        """Messages in the log; None while the broker has not opened the log."""
+        if self.start_offset is None or self.durable_end is None:
+            return None
         return self.durable_end - self.start_offset
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,6 +90,18 @@ class TopicDescription:
         del fields["raw"]
         fields["schema"] = None if self.schema is None else str(self.schema)
         return fields
+
+
+@dataclass(frozen=True)
+class TopicDescription(TopicSummary):
+    """A topic whose log the broker has opened, so that its offsets are known."""
+
+    start_offset: int
+    durable_end: int
+
+    @property
+    def message_count(self) -> int:
+        return self.durable_end - self.start_offset
 
 
 class Admin:
@@ -125,9 +141,9 @@ class Admin:
         }
         return TopicDescription.from_json(self._connection.action("create_topic", fields))
 
-    def list_topics(self, prefix: str | None = None) -> list[TopicDescription]:
-        answer = self._connection.action("list_topics", {"prefix": prefix})
-        return [TopicDescription.from_json(fields) for fields in answer["topics"]]
+    def list_topics(self, prefix: str | None = None) -> list[TopicSummary]:
+        response = self._connection.action("list_topics", {"prefix": prefix})
+        return [TopicSummary.from_json(fields) for fields in response["topics"]]
 
     def describe_topic(self, topic: str | TopicName) -> TopicDescription:
         return TopicDescription.from_json(

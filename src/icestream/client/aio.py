@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from icestream.client.admin import Start, SubscriptionDescription, TopicDescription
+from icestream.client.admin import Start, SubscriptionDescription, TopicDescription, TopicSummary
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer, messages
 from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
@@ -420,7 +420,7 @@ class AsyncClient:
     ) -> TopicDescription:
         return await _in_thread(self._client.create_topic, topic, schema, **options)
 
-    async def list_topics(self, prefix: str | None = None) -> list[TopicDescription]:
+    async def list_topics(self, prefix: str | None = None) -> list[TopicSummary]:
         return await _in_thread(self._client.list_topics, prefix)
 
     async def describe_topic(self, topic: str | TopicName) -> TopicDescription:
