@@ -1,7 +1,7 @@
 """The newest durable frames of all topics, in memory, bounded by bytes.
 
-One budget serves all logs: when it is used up, the frame that came first goes first, whichever log it belongs to.
-A log's own part is ordered and without gaps, so a reader that finds its offset here can stay here.
+All logs share one budget. When it is used up, the frame that was added first goes first, of whatever log it is. The
+frames of one log are ordered and without gaps, so a reader that finds its offset here can continue here.
 """
 
 import threading
@@ -19,8 +19,8 @@ class FrameCache:
         self._max_bytes = max_bytes
         self._max_messages_per_log = max_messages_per_log
         self._lock = threading.Lock()
-        self._turns: deque[LogCache] = deque()  # one entry per frame, in order of arrival
-        self._stale_turns = 0
+        self._arrivals: deque[LogCache] = deque()  # one entry per frame, in order of arrival
+        self._stale_arrivals = 0
         self._bytes = 0
 
     @property
@@ -34,15 +34,15 @@ class FrameCache:
         with self._lock:
             for frame in frames:
                 log.append(frame)
-                self._turns.append(log)
+                self._arrivals.append(log)
                 self._bytes += frame.nbytes + _FRAME_OVERHEAD_BYTES
             while log.messages > self._max_messages_per_log and len(log) > 1:
-                self._drop_out_of_turn(log)
-            while self._bytes > self._max_bytes and self._turns:
-                oldest = self._turns.popleft()
-                if oldest.stale_turns:
-                    oldest.stale_turns -= 1
-                    self._stale_turns -= 1
+                self._drop_out_of_order(log)
+            while self._bytes > self._max_bytes and self._arrivals:
+                oldest = self._arrivals.popleft()
+                if oldest.stale_arrivals:
+                    oldest.stale_arrivals -= 1
+                    self._stale_arrivals -= 1
                 else:
                     self._bytes -= oldest.drop_oldest().nbytes + _FRAME_OVERHEAD_BYTES
 
@@ -57,35 +57,35 @@ class FrameCache:
     def clear(self, log: "LogCache") -> None:
         with self._lock:
             while len(log):
-                self._drop_out_of_turn(log)
+                self._drop_out_of_order(log)
 
-    def _drop_out_of_turn(self, log: "LogCache") -> None:
-        """Drop a log's oldest frame; its turn, the log's first, stays behind and is passed over later."""
+    def _drop_out_of_order(self, log: "LogCache") -> None:
+        """Drop a log's oldest frame. Its entry in the order of arrival stays, and is skipped later."""
         self._bytes -= log.drop_oldest().nbytes + _FRAME_OVERHEAD_BYTES
-        log.stale_turns += 1
-        self._stale_turns += 1
-        if self._stale_turns * 2 > len(self._turns):
-            self._forget_stale_turns()
+        log.stale_arrivals += 1
+        self._stale_arrivals += 1
+        if self._stale_arrivals * 2 > len(self._arrivals):
+            self._forget_stale_arrivals()
 
-    def _forget_stale_turns(self) -> None:
+    def _forget_stale_arrivals(self) -> None:
         kept: deque[LogCache] = deque()
-        for log in self._turns:
-            if log.stale_turns:
-                log.stale_turns -= 1
+        for log in self._arrivals:
+            if log.stale_arrivals:
+                log.stale_arrivals -= 1
             else:
                 kept.append(log)
-        self._turns = kept
-        self._stale_turns = 0
+        self._arrivals = kept
+        self._stale_arrivals = 0
 
 
 class LogCache:
-    """One log's frames; every access goes through the `FrameCache` that made it."""
+    """One log's frames. Every access goes through the `FrameCache` that made it, which holds the lock."""
 
     def __init__(self, cache: FrameCache) -> None:
         self._cache = cache
         self._frames: list[Frame] = []
         self._first = 0
-        self.stale_turns = 0
+        self.stale_arrivals = 0
         self.messages = 0
         self.hits = 0
         self.misses = 0
@@ -97,7 +97,7 @@ class LogCache:
         self._cache.add(self, frames)
 
     def read(self, offset: int, max_bytes: int) -> list[Frame]:
-        """Frames from the one that holds `offset` on; none where it is not here."""
+        """Return frames from the one with `offset` on; none if it is not in the cache."""
         frames = self._cache.read(self, offset, max_bytes)
         if frames:
             self.hits += 1
@@ -134,12 +134,12 @@ class LogCache:
         return self._frames[-1].end_offset if len(self) else 0
 
     def slice(self, offset: int, max_bytes: int) -> list[Frame]:
-        place = bisect_right(self._frames, offset, lo=self._first, key=lambda frame: frame.base_offset) - 1
-        if place < self._first or offset >= self._frames[place].end_offset:
+        index = bisect_right(self._frames, offset, lo=self._first, key=lambda frame: frame.base_offset) - 1
+        if index < self._first or offset >= self._frames[index].end_offset:
             return []
-        found = [self._frames[place]]
+        found = [self._frames[index]]
         room = max_bytes - found[0].nbytes
-        for following in range(place + 1, len(self._frames)):
+        for following in range(index + 1, len(self._frames)):
             frame = self._frames[following]
             room -= frame.nbytes
             if room < 0:

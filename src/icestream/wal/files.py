@@ -1,12 +1,12 @@
 """The file system as the log sees it: a small port.
 
-The log touches storage only through `Files` and `File`, so that a test can stand in for the disk: record every write
-and sync, cut the power at any point, and answer with EIO, ENOSPC or a short write. `LocalFiles` is the real one.
+The log uses storage only through `Files` and `File`. So a test can replace the disk: record every write and sync, cut
+the power at any point, fail with EIO or ENOSPC, or take fewer bytes than given. `LocalFiles` is the real file system.
 
-What the log relies on, and nothing more:
+The log relies on this and nothing more:
 
-* bytes written are durable once `datasync` on that file has returned, or their own durable `write`;
-* a created, renamed or removed name is durable once `sync_directory` on its directory has returned;
+* written bytes are durable once `datasync` on that file returns, or once their own durable `write` returns;
+* a created, renamed or removed name is durable once `sync_directory` on its directory returns;
 * `replace` is atomic.
 """
 
@@ -33,10 +33,10 @@ class File(Protocol):
         """
 
     def read(self, length: int, position: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return `length` bytes; fewer only at the end of the file."""
 
     def datasync(self) -> None:
-        """Make all that was written durable, and the file's size with it."""
+        """Make all written bytes and the file's size durable."""
 
     def allocate(self, end: int) -> None:
         """Reserve zeroed room up to `end`, so that later syncs need not change the file's size."""
@@ -50,7 +50,7 @@ class File(Protocol):
 
 class Files(Protocol):
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and writing; `create` makes a new file and fails where there is one."""
+        """Open for reading and writing. `create` makes a new file and fails if the file exists."""
 
     def read_bytes(self, path: Path) -> bytes: ...
 
@@ -59,10 +59,10 @@ class Files(Protocol):
     def size(self, path: Path) -> int: ...
 
     def names(self, directory: Path) -> list[str]:
-        """The sorted names in a directory; none where there is no such directory."""
+        """Return the sorted names in a directory; none if the directory does not exist."""
 
     def make_directory(self, path: Path) -> None:
-        """Make one directory below an existing one; fine if it is there."""
+        """Make one directory below an existing one, unless it exists."""
 
     def replace(self, source: Path, target: Path) -> None: ...
 
@@ -74,7 +74,7 @@ class Files(Protocol):
 
 
 def write_durably(file: File, buffers: Sequence[Bytes], position: int) -> None:
-    """Write every byte and make them durable, in one call if they fit into one."""
+    """Write all bytes durably, in one call if they fit into one."""
     at_once = len(buffers) <= _MAX_BUFFERS
     write_all(file, buffers, position, durable=at_once)
     if not at_once:
@@ -82,7 +82,7 @@ def write_durably(file: File, buffers: Sequence[Bytes], position: int) -> None:
 
 
 def write_all(file: File, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> None:
-    """Write every byte, in as many calls as the kernel asks for."""
+    """Write all bytes, in as many calls as the file needs."""
     for first in range(0, len(buffers), _MAX_BUFFERS):
         pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
         while pending:
@@ -97,9 +97,9 @@ def write_all(file: File, buffers: Sequence[Bytes], position: int, *, durable: b
 
 
 def make_directories(files: Files, path: Path) -> None:
-    """Make a directory and those above it, each durable before the next.
+    """Make a directory and its parents, each durable before the next.
 
-    The lowest one that exists is synced as well: a try that was cut short may have made it and not come to that.
+    The lowest existing one is synced too: an interrupted run may have made it without a sync.
     """
     if not files.exists(path):
         make_directories(files, path.parent)
@@ -108,7 +108,7 @@ def make_directories(files: Files, path: Path) -> None:
 
 
 class LocalFiles:
-    """The local file system, holding at most `max_open` descriptors; files beyond that are reopened when used."""
+    """The local file system. At most `max_open` descriptors are open; other files are reopened when used."""
 
     def __init__(self, max_open: int = 1024) -> None:
         self._max_open = max_open
@@ -185,7 +185,7 @@ class LocalFiles:
                 os.close(descriptor)
 
     def _evict_one(self) -> None:
-        """Close the descriptor unused for longest. A file with unsynced bytes keeps its own, to hear of sync errors."""
+        """Close the descriptor unused for longest. A file with unsynced bytes keeps its own, to see sync errors."""
         for file in self._open:
             if file.users == 0 and not file.dirty:
                 del self._open[file]
@@ -195,7 +195,7 @@ class LocalFiles:
 
 
 def _write_through(descriptor: int, buffers: Sequence[Bytes], position: int) -> int:
-    """Write and sync by one system call, or by two where the kernel or the file system does not know that one."""
+    """Write and sync by one system call, or by two if the kernel or the file system does not support the one."""
     try:
         return os.pwritev(descriptor, buffers, position, os.RWF_DSYNC)
     except OSError as error:
@@ -216,7 +216,7 @@ class LocalFile:
         self.users = 0
         self.dirty = False
 
-    # Spelled out rather than with a context manager: these stand on the path of every acknowledgement.
+    # No context manager here: these calls are on the path of every acknowledgement.
 
     def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
         descriptor = self._files.acquire(self)

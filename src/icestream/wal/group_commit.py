@@ -1,10 +1,9 @@
 """Leader and followers: many threads share one write and one sync.
 
-A thread that appends puts its batch in the queue. If nobody is writing it becomes the leader and commits its batch at
-once, so a lone writer pays no thread hand-over. Threads that find a leader at work leave their batch in the queue and
-go on; they are answered by callback, and nobody is woken who has nothing to do. A leader whose group is done hands the
-queue, if there is one by then, to a pool: there one thread commits all that has queued up, while another answers those
-whose group was before.
+A thread that appends puts its batch in the queue. If no thread is committing, it becomes the leader and commits its
+batch at once, so a lone writer pays no thread hand-over. A thread that finds a leader leaves its batch in the queue and
+goes on; its callback is called later. No thread is woken without work. A leader that is done hands the queue, if it is
+not empty, to a pool: there one thread commits all queued batches while another calls the callbacks of the group before.
 """
 
 import threading
@@ -21,9 +20,9 @@ _log = SafeLogger(__name__)
 
 
 class Append:
-    """A batch, or (without a payload) something to be done by whoever leads, in its place in the queue.
+    """A queued batch or, without a payload, a queued action that the leader runs.
 
-    `callback` is called once, when the batch is durable or refused, by whichever thread led or was told to answer.
+    `callback` is called once, when the batch is durable or refused, by any thread.
     """
 
     __slots__ = (
@@ -72,11 +71,11 @@ class Append:
 
 class Pool(Protocol):
     def submit(self, work: Callable[[], None], /) -> object:
-        """Have it done soon, by another thread."""
+        """Run the work soon, in another thread."""
 
 
 class CommitPool:
-    """Unlike an executor it makes no futures, which cost more than a small message's commit: nobody looks at them."""
+    """Threads that commit. It makes no futures: those cost more than the commit of a small message."""
 
     def __init__(self, threads: int) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -89,11 +88,11 @@ class CommitPool:
 
     def submit(self, work: Callable[[], None], /) -> None:
         if self._closed:
-            raise RuntimeError("the pool is closed")  # rather than never be done
+            raise RuntimeError("the pool is closed")
         self._work.put(work)
 
     def close(self) -> None:
-        """Finish what was submitted."""
+        """Finish the submitted work, then stop the threads."""
         self._closed = True
         for _ in self._threads:
             self._work.put(None)
@@ -104,12 +103,12 @@ class CommitPool:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception:  # noqa: BLE001 - one log's trouble is not the others'
+            except Exception:  # noqa: BLE001 - an error of one log must not stop the others
                 _log.exception("commit_pool_work_failed")
 
 
 class GroupCommit:
-    """`commit` makes a group durable; when it raises, `failed` names the error for all that were queued."""
+    """`commit` makes a group durable. If it raises, `failed` returns the error for all queued batches."""
 
     def __init__(
         self,
@@ -127,12 +126,12 @@ class GroupCommit:
         self._queue: deque[Append] = deque()
         self._leading = False
         self._done: deque[tuple[list[Append], IcestreamError | None]] = deque()
-        self._answering = False
+        self._notifying = False
 
     def add(self, append: Append, admit: Callable[[Append], None], *, inline: bool) -> None:
-        """Queue an append once `admit`, called under the mutex, has agreed to it by not raising.
+        """Queue an append. `admit` is called first, under the mutex; it raises to refuse the append.
 
-        Inline, the calling thread commits it if nobody else is committing.
+        With `inline`, the calling thread commits the append if no other thread is committing.
         """
         with self.mutex:
             admit(append)
@@ -143,7 +142,7 @@ class GroupCommit:
         self._begin(inline=inline)
 
     def add_all(self, appends: Sequence[Append], admit: Callable[[Append], None], *, inline: bool) -> None:
-        """Queue several as one group, if they fit into one; those that `admit` refuses are answered so."""
+        """Queue several appends as one group if they fit into one. Those that `admit` refuses finish with its error."""
         refused: list[tuple[Append, IcestreamError]] = []
         with self.mutex:
             for append in appends:
@@ -167,39 +166,39 @@ class GroupCommit:
             self._pool.submit(self._lead)
 
     def _lead(self) -> None:
-        """Commit a group, hand the queue over (or stop leading when it is empty), and answer."""
+        """Commit a group, hand the queue over or stop leading if it is empty, and call the callbacks."""
         while True:
             group = self._take_group()
             try:
                 self._commit(group)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be left waiting
+            except Exception as error:  # noqa: BLE001 - every append must get an outcome, whatever the error is
                 self._refuse_all(group, error)
-                self._answer()
+                self._notify()
                 return
             with self.mutex:
                 self._done.append((group, None))
                 queued = self._leading = bool(self._queue)
             if queued and self._pool is not None:
                 self._pool.submit(self._lead)
-            self._answer()
+            self._notify()
             if not queued or self._pool is not None:
                 return
 
-    def _answer(self) -> None:
-        """Answer what is done, group after group in their order; not if somebody is at it already."""
+    def _notify(self) -> None:
+        """Call the callbacks of finished groups, in the groups' order, unless another thread is doing so."""
         while True:
             with self.mutex:
-                if self._answering or not self._done:
+                if self._notifying or not self._done:
                     return
-                self._answering = True
+                self._notifying = True
                 group, refusal = self._done.popleft()
             for append in group:
                 append.finish(refusal)
             with self.mutex:
-                self._answering = False
+                self._notifying = False
 
     def _take_group(self) -> list[Append]:
-        """As many queued batches as one commit may write, and at least one; an action stands alone."""
+        """Take as many queued batches as one commit may write, at least one. An action is a group of its own."""
         with self.mutex:
             queue = self._queue
             group = [queue.popleft()]

@@ -1,4 +1,4 @@
-"""Looking into a log's directory without changing it: every byte is read and checked, whatever state it is in."""
+"""Inspecting a log's directory without changing it: every byte is read and checked, in any state of the log."""
 
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
@@ -69,7 +69,7 @@ class LogReport:
 
 
 class SegmentRange(NamedTuple):
-    """A sound frame, or (`complete` is None) bytes that are not one."""
+    """A range of bytes in a segment: a sound frame, or (`complete` is None) bytes that are not a frame."""
 
     position: int
     end: int
@@ -77,8 +77,8 @@ class SegmentRange(NamedTuple):
     reason: str = ""
 
 
-def walk(file: File, limit: int, seed: int) -> Generator[SegmentRange]:
-    """All of a segment's frames up to `limit`, and what stands between them: after damage the next frame is sought."""
+def scan_ranges(file: File, limit: int, seed: int) -> Generator[SegmentRange]:
+    """Yield a segment's frames up to `limit` and the damaged ranges between them. After damage, find the next frame."""
     position = SEGMENT_HEADER_BYTES
     while position < limit:
         scan = Scan(file, position, limit, seed=seed)
@@ -93,7 +93,7 @@ def walk(file: File, limit: int, seed: int) -> Generator[SegmentRange]:
 
 
 def segment_ranges(files: Files, directory: Path, base_offset: int) -> Generator[SegmentRange]:
-    """What `walk` finds in one segment of a log."""
+    """Yield the ranges of one segment of a log."""
     path = segment_path(directory, base_offset)
     header = read_header(files, path)
     salt = header.salt if header is not None else find_salt(files, directory)
@@ -101,22 +101,22 @@ def segment_ranges(files: Files, directory: Path, base_offset: int) -> Generator
     try:
         footer = read_footer(file)
         limit = footer.position if footer is not None else file.size()
-        yield from walk(file, limit, segment_seed(salt or 0, base_offset))
+        yield from scan_ranges(file, limit, segment_seed(salt or 0, base_offset))
     finally:
         file.close()
 
 
 def find_frame(file: File, position: int, limit: int, seed: int) -> int:
-    """Where the next sound frame begins, or `limit`."""
+    """Return the position of the next sound frame, or `limit`."""
     while position < limit:
         data = file.read(min(_SEARCH_BYTES, limit - position), position)
-        place = data.find(MAGIC)
-        while place >= 0:
-            candidate = position + place
+        index = data.find(MAGIC)
+        while index >= 0:
+            candidate = position + index
             if candidate % ALIGNMENT == 0:
                 for _, _complete in Scan(file, candidate, limit, seed=seed, one_read=True):
                     return candidate
-            place = data.find(MAGIC, place + 1)
+            index = data.find(MAGIC, index + 1)
         position += max(len(data) - len(MAGIC) + 1, 1) if position + len(data) < limit else len(data) or limit
     return limit
 
@@ -140,7 +140,7 @@ def read_checkpoint(files: Files, directory: Path) -> Checkpoint | LogProblem:
 
 
 def find_salt(files: Files, directory: Path) -> int | None:
-    """The salt of a log from its identity, or from any segment whose header is sound."""
+    """Return the salt of a log from `stream.json`, or from any segment with a sound header."""
     stream = read_stream(files, directory)
     if isinstance(stream, StreamInfo):
         return stream.salt
@@ -157,11 +157,11 @@ def read_header(files: Files, path: Path) -> SegmentHeader | None:
 
 
 def inspect_directory(files: Files, directory: Path) -> LogReport:
-    """Read a whole log. Nothing is changed, also not what recovery would."""
+    """Read and check a whole log. Change nothing, not even what recovery would change."""
     report = LogReport(str(directory))
     offsets = segment_offsets(files, directory)
     if not offsets and not files.exists(directory / STREAM_FILE):
-        raise InvalidRequestError("this is not the directory of a log", operation="inspect", place=str(directory))
+        raise InvalidRequestError("the directory holds no log", operation="inspect", place=str(directory))
     stream = read_stream(files, directory)
     if isinstance(stream, LogProblem):
         report.problems.append(stream)
@@ -175,8 +175,8 @@ def inspect_directory(files: Files, directory: Path) -> LogReport:
         report.checkpoint = asdict(found)
     expected = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
     report.start_offset = expected
-    for place, base_offset in enumerate(offsets):
-        is_last = place == len(offsets) - 1
+    for index, base_offset in enumerate(offsets):
+        is_last = index == len(offsets) - 1
         if base_offset != expected:
             path = segment_path(directory, expected)
             report.problems.append(LogProblem(str(path), 0, "a segment is missing", expected, base_offset))
@@ -196,7 +196,7 @@ def inspect_directory(files: Files, directory: Path) -> LogReport:
 
 
 def _last_number(report: LogReport) -> int:
-    """Of the newest segment; one whose header is damaged is a problem of its own."""
+    """Return the number of the newest segment with a sound header. A damaged header is a problem of its own."""
     numbers = [segment.number for segment in report.segments if segment.number is not None]
     return max(numbers, default=-1)
 
@@ -227,9 +227,7 @@ def _inspect_segment(
             )
         if footer is not None:
             index = load_index(files, segment_path(directory, base_offset, INDEX_SUFFIX))
-            segment.index = (
-                f"{len(index)} entries" if index is not None else "missing or damaged (made anew when needed)"
-            )
+            segment.index = f"{len(index)} entries" if index is not None else "missing or damaged (rebuilt when needed)"
         return segment
     finally:
         file.close()
@@ -243,35 +241,35 @@ def _durable_position(checkpoint: Checkpoint | None, segment: SegmentReport) -> 
 def _inspect_frames(
     file: File, segment: SegmentReport, report: LogReport, path: Path, *, limit: int, durable: int, seed: int
 ) -> None:
-    """Count the frames, and tell lost bytes from a torn tail and from room that is only reserved."""
-    doubtful: list[SegmentRange] = []
-    for piece in walk(file, limit, seed):
-        if piece.complete is None:
-            doubtful.append(piece)
+    """Count the frames, and tell lost bytes from a torn tail and from reserved room."""
+    damaged: list[SegmentRange] = []
+    for found in scan_ranges(file, limit, seed):
+        if found.complete is None:
+            damaged.append(found)
             continue
-        frame, vouched = piece.complete.frame, max(durable, piece.complete.synced_position)
-        if frame.base_offset != segment.end_offset or any(lost.position < vouched for lost in doubtful):
-            reason = doubtful[0].reason if doubtful else "a frame does not follow on the one before"
-            position = doubtful[0].position if doubtful else piece.position
+        frame, synced = found.complete.frame, max(durable, found.complete.synced_position)
+        if frame.base_offset != segment.end_offset or any(lost.position < synced for lost in damaged):
+            reason = damaged[0].reason if damaged else "a frame does not follow the one before it"
+            position = damaged[0].position if damaged else found.position
             report.problems.append(LogProblem(str(path), position, reason, segment.end_offset, frame.base_offset))
-            doubtful.clear()
+            damaged.clear()
         segment.frames += 1
         segment.messages += frame.message_count
         segment.end_offset = frame.end_offset
         segment.first_time_us = segment.first_time_us or frame.publish_time_us
         segment.last_time_us = frame.publish_time_us
-    for piece in doubtful:
-        content = _content_bytes(file, piece.position, limit)
-        if piece.position < durable:
-            report.problems.append(LogProblem(str(path), piece.position, piece.reason, segment.end_offset))
+    if damaged:
+        first = damaged[0]
+        content = _content_bytes(file, first.position, limit)
+        if first.position < durable:
+            report.problems.append(LogProblem(str(path), first.position, first.reason, segment.end_offset))
         elif content:
             report.torn_tail_bytes += content
-        segment.reserved_bytes = limit - piece.position - content
-        break
+        segment.reserved_bytes = limit - first.position - content
 
 
 def _content_bytes(file: File, position: int, limit: int) -> int:
-    """How many bytes from `position` on there are before nothing but zeros follows."""
+    """Return how many bytes from `position` on precede the trailing zeros."""
     content, start = 0, position
     while position < limit:
         data = file.read(min(_SEARCH_BYTES, limit - position), position)

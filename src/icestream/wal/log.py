@@ -1,15 +1,16 @@
 """The log of one topic.
 
-The order of a commit, with what a crash after each step leaves behind:
+The steps of a commit, with what a crash after each leaves behind:
 
-1. take the queued batches, as many as fit; give each frame its header. *Nothing on disk.*
-2. write the frames. *A torn tail, cut by recovery; nobody was answered.*
-3. have them durable, by the same call. *Durable; a producer that heard nothing sends again and is recognised.*
-4. move the durable end, put the frames in the cache, wake readers. *As after 3: this is memory.*
-5. answer the producers.
+1. Take the queued batches, as many as fit, and give each frame its header. *Nothing is on disk.*
+2. Write the frames. *Recovery cuts off a torn tail; no producer was acknowledged.*
+3. Make them durable, by the same call. *They are stored. A producer without an acknowledgement sends again, and the log
+   recognises the repetition.*
+4. Move the durable end, put the frames into the cache, wake readers. *As after 3: this changes memory only.*
+5. Acknowledge the producers.
 
-A write or sync that fails poisons the log: everything queued is refused as retryable, and before the next append the
-directory is recovered and cut back to the last position that was synced.
+A write or sync that fails poisons the log: all queued batches are refused as retryable. Before the next append the
+directory is recovered and cut back to the last synced position.
 """
 
 import threading
@@ -46,7 +47,7 @@ class LogState(Enum):
 
 
 class Log:
-    """Thread-safe. Made with `Log.create` or `Log.open`."""
+    """One topic's log. Thread-safe. Use `Log.create` or `Log.open`."""
 
     stream: StreamInfo
     _producers: Producers
@@ -61,11 +62,11 @@ class Log:
         self.leases = ReadLeases(context.options.lease_timeout_seconds)
         self._sessions = ProducerSessions(context.options.max_producers)
         self.listeners: set[Callable[[], None]] = set()
-        """Called, by the thread that commits, when the durable end has moved or a segment was sealed; quick ones."""
+        """Called by the committing thread after the durable end has moved or a segment was sealed. Must be quick."""
         self.offset_limit = NO_LIMIT
-        """No message gets this offset or a higher one. Whoever reserves offsets elsewhere moves it ahead."""
+        """No message gets this offset or a higher one. The uploader, which reserves offsets, moves it ahead."""
         self.taken_over: str | None = None
-        """How it is known that another owner goes on with the topic; it gives no offset out any more then."""
+        """Why another broker owns the topic now; None while this one does. The log then gives out no offsets."""
         self._commits = GroupCommit(
             commit=self._commit,
             failed=self._failed,
@@ -85,7 +86,7 @@ class Log:
 
     @classmethod
     def create(cls, context: LogContext, directory: Path, stream: StreamInfo) -> "Log":
-        """Make the log of a new topic: its directory and identity. What an interrupted try left is completed."""
+        """Create the log of a new topic, or complete a creation that was interrupted."""
         make_directories(context.files, directory)
         if not context.files.exists(directory / STREAM_FILE):
             stream.save(context.files, directory)
@@ -116,7 +117,7 @@ class Log:
             return self._producers.next_sequence(producer)
 
     def open_producer(self, producer: str, session: int) -> int:
-        """No other session sends under this name from now on; the number of its next message."""
+        """Let only this session send under the name from now on. Return the sequence of its next message."""
         with self._mutex:
             self._sessions.open(producer, session)
             return self._producers.next_sequence(producer)
@@ -128,7 +129,7 @@ class Log:
     # Appending
 
     def append(self, payload: Payload) -> Append:
-        """Append a batch and wait until it is durable; raises when it could not be made so."""
+        """Append a batch and wait until it is durable. Raise if it is refused."""
         done = threading.Lock()
         done.acquire()
         append = self.submit(payload, lambda _: done.release(), inline=True)
@@ -140,9 +141,10 @@ class Log:
     def submit(
         self, payload: Payload, callback: Callable[[Append], None] | None = None, *, inline: bool, session: int = 0
     ) -> Append:
-        """Queue a batch; `callback` is called when it is durable or refused.
+        """Queue a batch. `callback` is called when it is durable or refused.
 
-        Inline, the calling thread commits it itself if nobody else is committing; it never waits for another's commit.
+        With `inline`, the calling thread commits it if no other thread is committing. It never waits for another
+        thread's commit.
         """
         append = Append(payload, callback, session=session)
         if self.state is LogState.FAILED:
@@ -151,13 +153,13 @@ class Log:
         return append
 
     def submit_all(self, appends: Sequence[Append], *, inline: bool) -> None:
-        """Queue batches that came together, so that one commit can make them durable; each is answered for itself."""
+        """Queue batches that arrived together, so that one commit can store them. Each has its own outcome."""
         if self.state is LogState.FAILED:
             self._reopen()
         self._commits.add_all(appends, self._admit, inline=inline)
 
     def _admit(self, append: Append) -> None:
-        """Give a batch its offsets and time, or recognise it as a repetition of a stored one."""
+        """Assign offsets and publish time to a batch, or recognise it as a repetition of a stored one."""
         if self._closing or self.state is not LogState.OPEN:
             raise self._refusal()
         payload = append.payload
@@ -183,13 +185,13 @@ class Log:
     def _not_reserved(self) -> IcestreamError:
         if self.taken_over is not None:
             return StaleEpochError(
-                f"the topic is another broker's now, and nothing is stored for it here: {self.taken_over}",
+                f"another broker owns the topic now; nothing was stored here: {self.taken_over}",
                 operation="append",
                 place=self.stream.topic,
-                remedy="send it to the broker that has the topic",
+                remedy="send it to the broker that owns the topic",
             )
         return UnavailableError(
-            f"offsets from {self.offset_limit} on are not reserved: the metadata store could not be reached for that, "
+            f"offsets from {self.offset_limit} on are not reserved: the metadata store cannot be reached, "
             "or the broker is stopping",
             operation="append",
             place=self.stream.topic,
@@ -197,23 +199,23 @@ class Log:
         )
 
     def close_offsets(self) -> int:
-        """Give no more offsets out; the one that the next message would have had."""
+        """Give out no more offsets. Return the offset that the next message would have had."""
         with self._mutex:
             self.offset_limit = self._next_offset
             return self._next_offset
 
     def leave_to_others(self, reason: str) -> None:
-        """Another owner goes on with the topic: whatever was stored here from now on would be lost to it."""
+        """Store nothing more: another broker owns the topic, and would not have what is stored here."""
         self.taken_over = reason
         self.close_offsets()
 
     def _commit(self, group: list[Append]) -> None:
-        """Steps 1 to 4 for one group; called by one thread at a time."""
+        """Run steps 1 to 4 for one group. One thread at a time calls this."""
         if group[0].action is not None:
             group[0].action()
             return
         batches = [(append, append.payload) for append in group if append.payload is not None]
-        if not batches:  # repetitions of frames that are durable by now
+        if not batches:  # only repetitions of frames that are durable by now
             return
         sizes = [payload.frame_bytes for _, payload in batches]
         nbytes = sum(sizes)
@@ -240,20 +242,20 @@ class Log:
         self._show(frames)
 
     def _show(self, frames: list[Frame]) -> None:
-        """Step 4."""
+        """Run step 4."""
         self.cache.add(frames)
         with self._mutex:
             self._segments.show()
             if self._waiting_readers:
                 self._advanced.notify_all()
-        self._tell_listeners()
+        self._call_listeners()
 
-    def _tell_listeners(self) -> None:
+    def _call_listeners(self) -> None:
         for listener in tuple(self.listeners):
             listener()
 
     def wait_past(self, offset: int, timeout: float | None = None) -> bool:
-        """Sleep until the durable end is past an offset; False when the time was up before."""
+        """Sleep until the durable end is past an offset. Return False if the time is up before."""
         with self._advanced:
             self._waiting_readers += 1
             try:
@@ -266,35 +268,35 @@ class Log:
                 raise ClosedError("the log is closed", operation="read", place=str(self.directory))
             return False
 
-    # Keeping house: each of these takes its turn among the appends
+    # Maintenance: each of these runs as one entry of the append queue
 
     def sync(self) -> None:
-        """Make everything written so far durable, whatever the sync mode."""
+        """Make everything written so far durable, in every sync mode."""
         if not self._segments.is_synced:
             self._exclusively(self._segments.sync)
 
     def checkpoint(self) -> None:
-        """Note on disk how far the log is durable, unless the last note still holds."""
+        """Save how far the log is durable, unless the saved checkpoint is still right."""
         if not self._segments.is_checkpointed:
             self._exclusively(self._segments.save_checkpoint)
 
     def rotate_if_old(self) -> None:
         if self._segments.writer.must_rotate(0, self.context.clock()):
             self._exclusively(self._segments.rotate)
-            self._tell_listeners()
+            self._call_listeners()
 
     def rotate_past(self, offset: int) -> None:
-        """Close the active segment if it begins below an offset, so that it can be pruned as a whole one day."""
+        """Seal the active segment if it begins below an offset, so that it can be pruned later."""
         if self._begins_below(offset):
             self._exclusively(lambda: self._segments.rotate() if self._begins_below(offset) else None)
-            self._tell_listeners()
+            self._call_listeners()
 
     def _begins_below(self, offset: int) -> bool:
         active = self.snapshot.active
         return active.header.base_offset < offset and active.frame_count > 0
 
     def set_schemas(self, schemas: dict[int, str]) -> None:
-        """Note the schemas that frames from now on may name."""
+        """Save the schemas that later frames may name."""
 
         def save() -> None:
             stream = replace(self.stream, schemas=schemas)
@@ -304,13 +306,13 @@ class Log:
         self._exclusively(save)
 
     def prune(self, below_offset: int) -> int:
-        """Give up the sealed segments that end at or before an offset and that nobody reads; how many there were."""
+        """Remove the sealed segments that end at or before an offset and have no reader. Return how many there were."""
         removed: list[int] = []
         self._exclusively(lambda: removed.append(self._segments.prune(below_offset, self.leases)))
         return removed[0]
 
     def close(self) -> None:
-        """Finish what is queued, note the clean end, and refuse everything after."""
+        """Commit what is queued, save the checkpoint, and refuse every later append."""
         done = threading.Event()
         last = Append(None, lambda _: done.set(), self._segments.finish)
 
@@ -332,7 +334,7 @@ class Log:
             self._advanced.notify_all()
         self._segments.writer.active.file.close()
         self.cache.clear()
-        self._tell_listeners()
+        self._call_listeners()
         if last.error is not None:
             raise last.error
 
@@ -347,7 +349,7 @@ class Log:
     # Failure and recovery
 
     def _failed(self, error: Exception) -> IcestreamError:
-        """Be poisoned. Frames past the durable end may be on disk, but nobody was told of them. Under the mutex."""
+        """Poison the log. Frames past the durable end may be on disk, but were not acknowledged. Under the mutex."""
         self.state = LogState.FAILED
         self._failure = error
         _log.error("log_failed", directory=str(self.directory), error=repr(error))
@@ -363,13 +365,13 @@ class Log:
         return ClosedError("the log is closed", operation="append", place=str(self.directory))
 
     def revive(self) -> bool:
-        """Recover after a failure without waiting for the next append; whether the log can be used."""
+        """Recover after a failure without waiting for the next append. Return whether the log can be used."""
         if self.state is LogState.FAILED:
             self._reopen()
         return self.state is LogState.OPEN
 
     def _reopen(self) -> None:
-        """Recover after a failure, keeping only what had been shown to be durable."""
+        """Recover after a failure. Keep only what readers could see: it is durable."""
         with self._reopening:
             if self.state is not LogState.FAILED or monotonic() < self._reopen_after:
                 return
@@ -400,5 +402,5 @@ class Log:
         self.stream = found.stream
         self._producers = found.producers
         self._next_offset, self._last_time_us = found.next_offset, found.last_time_us
-        self._segments.go_on(found)
+        self._segments.resume(found)
         self._failure, self.state = None, LogState.OPEN

@@ -1,11 +1,10 @@
-"""What each producer sent last, so that a repeated batch is recognised, also after a restart.
+"""The last batches of each producer, so that a repeated batch is recognised, also after a restart.
 
-A producer numbers its messages from 0 without holes; a batch carries the number of its first message. The newest
-batches of each producer are remembered, at least as many as a client may have in flight. The number of producers is
-bounded: the one that was silent for longest is forgotten first.
+A producer numbers its messages from 0 without gaps. A batch carries the number of its first message, its sequence. The
+log remembers the newest batches of each producer, at least as many as a client may have in flight. The number of
+producers is bounded: the one that was silent for longest is forgotten first.
 
-Where messages of the log were lost, a producer may have sent some of them: its next batch is then taken whatever its
-number is, as long as it lies ahead.
+If messages of the log were lost, a producer may have sent some of them. Its next batch may then skip sequences.
 """
 
 import json
@@ -22,7 +21,7 @@ from icestream.wal.files import Files
 
 REMEMBERED_BATCHES = 16
 _LOST = ""
-"""Stands in a saved state for the end of what was lost; no producer has this name."""
+"""The name under which a saved state holds the end of lost messages. No producer has this name."""
 
 
 class SentBatch(NamedTuple):
@@ -37,7 +36,7 @@ class Producers:
         self._max_producers = max_producers
         self._sent: OrderedDict[str, deque[SentBatch]] = OrderedDict()
         self.lost_end = 0
-        """Before this offset messages were lost; 0 where none were."""
+        """Messages before this offset were lost; 0 if none were."""
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -47,7 +46,7 @@ class Producers:
         return sent[-1].sequence + sent[-1].message_count if sent else 0
 
     def find(self, producer: str, sequence: int, message_count: int) -> SentBatch | None:
-        """The same batch as it was stored before, or None if it is the producer's next; raises when it is neither."""
+        """Return the stored batch that this one repeats, or None if it is the next. Raise if it is neither."""
         sent = self._sent.get(producer)
         if not sent:
             return None
@@ -62,7 +61,7 @@ class Producers:
             operation="publish",
             remedy="send again from the first batch that was not acknowledged"
             if sequence > expected
-            else "the batch differs from what was stored under this sequence or is too old; do not send it again",
+            else "the batch differs from the one stored with this sequence, or is too old; do not send it again",
             details={"expected": expected, "sequence": sequence},
         )
 
@@ -84,7 +83,7 @@ class Producers:
             self.note(frame.producer, sent)
 
     def before(self, offset: int) -> "Producers":
-        """A copy that knows only what lies before an offset: batches still on their way to the disk are left out."""
+        """Return a copy without the batches from an offset on: those may not be durable yet."""
         earlier = Producers(self._max_producers)
         earlier.lost_end = self.lost_end
         for name, batches in self._sent.items():
@@ -101,7 +100,7 @@ class Producers:
         return xxhash.xxh3_64_digest(data) + data
 
     def take_bytes(self, data: bytes) -> bool:
-        """Take over a saved state; False where its bytes are not what was written."""
+        """Add a saved state. Return False if its bytes are damaged."""
         if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
             return False
         for name, batches in json.loads(data[8:]):
@@ -114,7 +113,7 @@ class Producers:
         return True
 
     def note_lost(self, end_offset: int) -> None:
-        """Messages that end before an offset were lost."""
+        """Note that messages before an offset were lost."""
         self.lost_end = max(self.lost_end, end_offset)
 
     def save(self, files: Files, path: Path) -> None:
@@ -132,7 +131,7 @@ class Producers:
             file.close()
 
     def load(self, files: Files, path: Path) -> bool:
-        """Take over the state in a file; False where it is missing or its bytes are not what was written."""
+        """Add the state in a file. Return False if it is missing or damaged."""
         try:
             data = files.read_bytes(path)
         except FileNotFoundError:
@@ -164,7 +163,7 @@ class ProducerSessions:
             self._newest.popitem(last=False)
 
     def check(self, producer: str, session: int) -> None:
-        """Raise where another session has the name."""
+        """Raise if another session has the name."""
         newest = self._newest.get(producer)
         if newest is None:
             self.open(producer, session)
@@ -172,5 +171,5 @@ class ProducerSessions:
             raise ProducerFencedError(
                 f"another producer {producer!r} was opened after this one",
                 operation="publish",
-                remedy="let each have a name of its own, or none; what this one sent again may be stored from before",
+                remedy="give each producer its own name, or none; batches that this one has sent may be stored",
             )

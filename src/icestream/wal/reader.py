@@ -1,7 +1,7 @@
-"""Reading a log: from the cache where it holds the offset, else from the segments, never past the durable end.
+"""Reading a log: from the cache if it holds the offset, else from the segments, never past the durable end.
 
-A reader keeps its place in the file between calls, so that reading on costs no search, and one read in memory. It has a
-lease on what it reads, see `leases`; where retention has passed it over, a read raises `OffsetOutOfRangeError`.
+A reader keeps its position in the file between calls, so reading on needs no search. It has a lease on what it reads,
+see `read_leases`. If retention has removed its offset, a read raises `OffsetOutOfRangeError`.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ DEFAULT_READ_BYTES = 1 << 20
 
 
 class LogReader:
-    """One reader's place in a log. Not thread-safe; make one each."""
+    """One reader of a log. Not thread-safe: each thread needs its own."""
 
     def __init__(self, log: Log, offset: int) -> None:
         self._log = log
@@ -32,18 +32,18 @@ class LogReader:
 
     @property
     def offset(self) -> int:
-        """The next message's."""
+        """The offset of the next message."""
         return self._lease.offset
 
     def jump(self, offset: int) -> None:
-        """Go on at an offset that was reached by other means."""
+        """Continue at another offset."""
         self._leave_file()
         self._lease.offset = offset
 
     def read(self, max_bytes: int = DEFAULT_READ_BYTES) -> list[Frame]:
-        """The following frames, about `max_bytes` of them and at least one; none at the durable end.
+        """Return the next frames, about `max_bytes` and at least one; none at the durable end.
 
-        The first one may begin before the reader's offset when that lies within a batch.
+        The first frame may begin before the reader's offset, if the offset lies within a batch.
         """
         snapshot = self._log.snapshot
         if self.offset >= snapshot.end_offset:
@@ -55,13 +55,13 @@ class LogReader:
             try:
                 frames = self._read_file(snapshot, max_bytes)
             except FileNotFoundError as error:
-                check_offset(self._log, self.offset)  # pruned meanwhile: say so
-                raise damaged_segment(Path(error.filename), 0, "the segment's file is gone", self.offset) from error
+                check_offset(self._log, self.offset)  # raises if the segment was pruned meanwhile
+                raise damaged_segment(Path(error.filename), 0, "the segment's file is missing", self.offset) from error
         self._lease.offset = frames[-1].end_offset
         return frames
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until there is something to read; False when the time was up before."""
+        """Sleep until there is a message to read. Return False if the time is up before."""
         return self._log.wait_past(self.offset, timeout)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class LogReader:
         assert self._file is not None
         frames: list[Frame] = []
         position = self._position
-        while not frames:  # the index may point to a place well before the offset
+        while not frames:  # the index may point to a position well before the offset
             scan = Scan(self._file, position, limit, seed=segment.header.seed, read_bytes=max_bytes, one_read=True)
             frames += [complete.frame for _, complete in scan if complete.frame.end_offset > self.offset]
             if scan.stop is not None or scan.position == position:
@@ -104,14 +104,14 @@ class LogReader:
 
 
 def find_segment(snapshot: LogSnapshot, offset: int) -> SealedSegment | ActiveSegment:
-    place = bisect_right(snapshot.sealed, offset, key=lambda segment: segment.header.base_offset) - 1
-    if place >= 0 and offset < snapshot.sealed[place].footer.end_offset:
-        return snapshot.sealed[place]
+    index = bisect_right(snapshot.sealed, offset, key=lambda segment: segment.header.base_offset) - 1
+    if index >= 0 and offset < snapshot.sealed[index].footer.end_offset:
+        return snapshot.sealed[index]
     return snapshot.active
 
 
 def check_offset(log: Log, offset: int) -> None:
-    """Raise unless the log has the offset or it is the next one."""
+    """Raise unless the log has the offset, or it is the next one."""
     snapshot = log.snapshot
     if not snapshot.start_offset <= offset <= snapshot.end_offset:
         raise OffsetOutOfRangeError(
@@ -124,7 +124,7 @@ def check_offset(log: Log, offset: int) -> None:
 
 
 def offset_at_time(log: Log, time_us: int) -> int:
-    """The first offset published at or after a time, of those that the log has; the durable end where there is none."""
+    """Return the first offset in the log published at or after a time; the durable end if there is none."""
     while True:
         snapshot = log.snapshot
         try:
@@ -132,7 +132,7 @@ def offset_at_time(log: Log, time_us: int) -> int:
         except FileNotFoundError as error:
             if log.start_offset == snapshot.start_offset:
                 raise damaged_segment(
-                    Path(error.filename), 0, "the segment's file is gone", snapshot.start_offset
+                    Path(error.filename), 0, "the segment's file is missing", snapshot.start_offset
                 ) from error
 
 
@@ -158,7 +158,7 @@ def _offset_at_time(log: Log, snapshot: LogSnapshot, time_us: int) -> int:
 
 
 def time_at_offset(log: Log, offset: int) -> int:
-    """When the message at an offset was published."""
+    """Return the publish time of the message at an offset; the present time at the durable end."""
     reader = LogReader(log, offset)
     try:
         return next((frame.publish_time_us for frame in reader.read(max_bytes=1)), log.context.clock())

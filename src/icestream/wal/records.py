@@ -1,7 +1,13 @@
-"""Small files that are replaced whole: one line of JSON and one line with its checksum.
+"""Small files that are replaced as a whole: one line of JSON, and one line with its checksum.
 
-A record is written beside its place, made durable, and renamed over the old one, so that after any crash there is the
-old or the new one. Anything else is damage.
+A record is written to a temporary file, synced, and renamed over the old one. So after any crash the old or the new
+record is there. Anything else is damage.
+
+`stream.json` is the log's identity: topic, stream id, epoch, Arrow schemas. It changes only when one of these changes.
+
+`checkpoint.json` says what is known to be durable: the active segment, how far it was synced, and the start offset. It
+is written when a segment begins, at intervals, and when the log is closed. Unreadable bytes before the checkpoint are
+lost data; unreadable bytes after it may be a torn tail.
 """
 
 import json
@@ -44,22 +50,12 @@ def read_record(files: Files, path: Path) -> dict[str, Any]:
             "the checksum does not match",
             operation="open log",
             place=str(path),
-            remedy="`icestream wal repair` on its directory rebuilds it from the segments",
+            remedy="run `icestream wal repair` on the directory; it rebuilds the file from the segments",
             details={"file": str(path), "position": 0},
         )
     fields = json.loads(line)
     assert isinstance(fields, dict)
     return fields
-
-
-# --------------------
-# The two records that say what a log's directory holds.
-#
-# `stream.json` is the log's identity: topic, stream id, epoch, Arrow schemas. It changes only when one of these does.
-#
-# `checkpoint.json` is what is known to be durable: the active segment, how far it was synced, and the first offset that
-# is kept. It is written when a segment begins, at intervals, and at a clean close. Bytes that a checkpoint covers and
-# that cannot be read are lost data; bytes past it may be a torn tail.
 
 
 STREAM_FILE = "stream.json"
@@ -73,11 +69,11 @@ class StreamInfo:
     stream_id: UUID
     epoch: int = 1
     salt: int = field(default_factory=lambda: secrets.randbits(64), repr=False)
-    """Seeds the checksums of frames; told to nobody, so that no payload can be made to look like a frame."""
+    """Seeds the checksums of frames. It is secret, so that no payload can be made to look like a frame."""
     schemas: dict[int, str] = field(default_factory=dict)
-    """The topic's own Arrow schemas by id, each as base64 of its serialized form; the log does not look into them."""
+    """The topic's own Arrow schemas by id, each as base64 of its serialized form. The log does not use them."""
     storage: str = StorageKind.TABLE
-    """Where the topic's messages end; the log does not care."""
+    """The topic's storage kind. The log does not use it."""
 
     def save(self, files: Files, directory: Path) -> None:
         fields: dict[str, Any] = {
@@ -128,7 +124,7 @@ def _check_format(fields: dict[str, object], path: Path) -> None:
     found = fields.pop("format", None)
     if found != _FORMAT:
         raise DamagedError(
-            f"format {found} is not known, only {_FORMAT}",
+            f"the record has format {found}; this version knows format {_FORMAT}",
             operation="open log",
             place=str(path),
             remedy="open it with the version of icestream that wrote it",

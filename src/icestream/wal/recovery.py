@@ -1,20 +1,20 @@
-"""Opening a log's directory after whatever happened to it.
+"""Opening a log's directory, after a clean stop or any crash.
 
-Three outcomes. *Complete*: every frame that was durable is there. *Torn tail*: the last writes, never acknowledged,
-were cut short by a crash; they are cut off and a copy is kept in `torn/`. *Damage*: bytes that had been durable are
-missing or changed; a `DamagedError` says which, and nothing is touched.
+There are three outcomes. *Complete*: every durable frame is there. *Torn tail*: a crash interrupted the last writes,
+which were never acknowledged; they are cut off, and a copy is kept in `torn/`. *Damage*: durable bytes are missing or
+changed; `DamagedError` says which, and nothing is changed.
 
-What tells a torn tail from damage: a sealed segment ends with a footer that was durable before the next segment was
-made; the checkpoint names a position up to which the active segment was synced; and every frame carries the position
-that had been synced when it was written, so a sound frame vouches for all that stands before the group it came with.
+These tell a torn tail from damage. A sealed segment ends with a footer that was durable before the next segment was
+created. The checkpoint names a position up to which the active segment was synced. Every frame holds the position that
+was synced when it was written, so a sound frame proves that all bytes before its group were durable.
 
 Steps:
 
-1. read `stream.json` and `checkpoint.json`;
-2. check that the segments follow on each other from the first kept offset to the active one;
-3. drop a segment whose making was cut short (its header never became durable, so it never held a frame);
-4. walk the active segment; judge what stands behind its last sound frame;
-5. sync what was found, so that all that is shown to a reader is durable.
+1. Read `stream.json` and `checkpoint.json`.
+2. Check that the segments follow each other without a gap from the start offset to the active one.
+3. Drop a segment whose creation was interrupted. Its header never became durable, so it never held a frame.
+4. Scan the active segment, and decide what the bytes after its last sound frame are.
+5. Sync what was found, so that all that readers see is durable.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class RecoveredLog:
     stream: StreamInfo
     sealed: list[SealedSegment]
     active: ActiveSegment | None
-    """None when the last segment was sealed and its successor is still to be made."""
+    """None if the last segment is sealed and the next one is still to be created."""
     start_offset: int
     next_offset: int
     last_time_us: int
@@ -64,7 +64,11 @@ class RecoveredLog:
 
 
 class Recovery:
-    """One pass over a directory; `cut_at` names where the writer of this process knows that durable bytes end."""
+    """One pass over a directory.
+
+    `cut_at` is the segment number and position up to which this process knows the bytes to be durable, after one of its
+    writes failed.
+    """
 
     def __init__(
         self,
@@ -80,10 +84,10 @@ class Recovery:
         self._index_interval_bytes = index_interval_bytes
         self._producers = Producers(max_producers)
         self._cut_at = cut_at
-        self._vouched = 0
+        self._synced_position = 0
 
     def run(self) -> RecoveredLog:
-        self._files.sync_directory(self._directory)  # what is read by name is acted upon, so it must be durable
+        self._files.sync_directory(self._directory)  # the steps below rely on the names, so these must be durable
         stream = load_stream(self._files, self._directory)
         checkpoint = self._checkpoint()
         sealed, last = self._segments(stream, checkpoint)
@@ -98,7 +102,7 @@ class Recovery:
             checkpoint=checkpoint,
         )
         if last is not None:
-            self._walk(log, last, checkpoint)
+            self._scan_active(log, last, checkpoint)
         else:
             self._restore_producers(log, log.next_offset)
         return log
@@ -113,12 +117,12 @@ class Recovery:
                 "the checkpoint is missing",
                 operation="open log",
                 place=str(self._directory / CHECKPOINT_FILE),
-                remedy="`icestream wal repair` on the directory rebuilds it from the segments",
+                remedy="run `icestream wal repair` on the directory; it rebuilds the file from the segments",
                 details={"file": str(self._directory / CHECKPOINT_FILE), "position": 0},
             ) from None
 
     def _is_unused(self) -> bool:
-        """Whether the log's making was cut short: the first segment may be there, but frames need a checkpoint."""
+        """Return whether the log's creation was interrupted: it may have a first segment, but no frames."""
         offsets = segment_offsets(self._files, self._directory)
         if offsets != [0]:
             return not offsets
@@ -126,20 +130,20 @@ class Recovery:
         return not data[SEGMENT_HEADER_BYTES:].strip(b"\0")
 
     def _segments(self, stream: StreamInfo, checkpoint: Checkpoint) -> tuple[list[SealedSegment], ActiveSegment | None]:
-        """The sealed segments, and the one to go on with; checks that none is missing between them."""
+        """Return the sealed segments and the active one. Raise if one is missing between them."""
         offsets = [
             offset for offset in segment_offsets(self._files, self._directory) if not self._pruned(offset, checkpoint)
         ]
         sealed: list[SealedSegment] = []
         expected_offset = checkpoint.start_offset
-        for place, offset in enumerate(offsets):
+        for index, offset in enumerate(offsets):
             path = segment_path(self._directory, offset)
-            is_last = place == len(offsets) - 1
+            is_last = index == len(offsets) - 1
             file = self._files.open(path)
             header = decode_header(file.read(SEGMENT_HEADER_BYTES, 0))
             before = sealed[-1].header.number if sealed else -1
             if header is None and is_last and before >= checkpoint.segment_number:
-                self._set_aside_unmade(path, file)
+                self._remove_unfinished(path, file)
                 return sealed, None
             if header is None or header.base_offset != offset or header.stream_id != stream.stream_id:
                 raise damaged_segment(path, 0, "the segment's header is not that of this log", offset)
@@ -147,14 +151,14 @@ class Recovery:
                 raise self._missing(expected_offset, offset)
             footer = read_footer(file)
             if footer is None and is_last:
-                index = SparseIndex(self._index_interval_bytes)
                 self._check_reaches(checkpoint, header.number, checkpoint.durable_end)
-                return sealed, ActiveSegment(header, path, file, SEGMENT_HEADER_BYTES, index)
+                sparse_index = SparseIndex(self._index_interval_bytes)
+                return sealed, ActiveSegment(header, path, file, SEGMENT_HEADER_BYTES, sparse_index)
             if footer is None:
                 raise damaged_segment(
                     path, max(0, file.size() - SEGMENT_FOOTER_BYTES), "the segment's footer is lost", offset
                 )
-            if is_last:  # written, but perhaps never synced, or synced in vain: its successor relies on it
+            if is_last:  # its sync may have failed or not happened, and the next segment relies on it
                 write_all(file, [encode_footer(footer)], footer.position)
                 file.datasync()
             file.close()
@@ -165,7 +169,7 @@ class Recovery:
         return sealed, None
 
     def _pruned(self, offset: int, checkpoint: Checkpoint) -> bool:
-        """Whether a segment was given up before a crash kept it from being removed."""
+        """Return whether a segment was pruned, and remove it: a crash may have come between."""
         if offset >= checkpoint.start_offset:
             return False
         remove_segment(self._files, self._directory, offset)
@@ -186,7 +190,7 @@ class Recovery:
             details={"file": str(path), "position": 0, "first_offset": first, "end_offset": found},
         )
 
-    def _set_aside_unmade(self, path: Path, file: File) -> None:
+    def _remove_unfinished(self, path: Path, file: File) -> None:
         data = file.read(file.size(), 0)
         file.close()
         if data.strip(b"\0"):
@@ -194,8 +198,8 @@ class Recovery:
         self._files.remove(path)
         self._files.sync_directory(self._directory)
 
-    def _walk(self, log: RecoveredLog, active: ActiveSegment, checkpoint: Checkpoint) -> None:
-        """Steps 4 and 5."""
+    def _scan_active(self, log: RecoveredLog, active: ActiveSegment, checkpoint: Checkpoint) -> None:
+        """Run steps 4 and 5."""
         base_offset = active.header.base_offset
         log.next_offset = base_offset
         self._restore_producers(log, base_offset)
@@ -208,10 +212,10 @@ class Recovery:
         for position, complete in scan:
             frame = complete.frame
             if frame.base_offset != log.next_offset or frame.epoch > log.stream.epoch:
-                stop = Corrupt("a frame that does not follow on the one before")
+                stop = Corrupt("a frame does not follow the one before it")
                 break
             active.note(frame.base_offset, position, scan.position, frame.publish_time_us)
-            self._vouched = max(self._vouched, complete.synced_position)
+            self._synced_position = max(self._synced_position, complete.synced_position)
             log.next_offset = frame.end_offset
             log.last_time_us = frame.publish_time_us
             self._producers.note_frame(frame)
@@ -220,7 +224,7 @@ class Recovery:
     def _judge_end(
         self, log: RecoveredLog, active: ActiveSegment, stop: Decoded | None, checkpoint: Checkpoint
     ) -> None:
-        """Tell what stands behind the last sound frame: nothing, a footer, a torn tail, or damage."""
+        """Decide what follows the last sound frame: nothing, a footer, a torn tail, or damage."""
         position, size = active.position, active.file.size()
         named = checkpoint.segment_number == active.header.number
         durable = checkpoint.position if named else SEGMENT_HEADER_BYTES
@@ -234,28 +238,28 @@ class Recovery:
             active.file.close()
             log.sealed.append(SealedSegment(active.header, footer, active.path))
             return
-        rest = TailScan(active.file, position, size, active.header.seed)
-        durable = max(durable, rest.vouched_position)
+        tail = TailScan(active.file, position, size, active.header.seed)
+        durable = max(durable, tail.synced_position)
         if position < durable:
-            end = rest.next_offset if rest.next_offset is not None else checkpoint.durable_end
+            end = tail.next_offset if tail.next_offset is not None else checkpoint.durable_end
             raise damaged_segment(active.path, position, stop or "the file is too short", log.next_offset, end)
-        if rest.length:
+        if tail.length:
             if self._cut_at is None:
-                rest.keep(self._files, self._directory, active.path)
+                tail.keep(self._files, self._directory, active.path)
             _log.warning(
                 "torn_tail_cut",
                 file=str(active.path),
                 position=position,
-                bytes=rest.length,
+                bytes=tail.length,
                 next_offset=log.next_offset,
             )
         if size > position:
             active.file.truncate(position)
-        write_again(active.file, max(self._vouched, checkpoint.position if named else 0), position)
+        _write_again(active.file, max(self._synced_position, checkpoint.position if named else 0), position)
         log.active = active
 
     def _restore_producers(self, log: RecoveredLog, base_offset: int) -> None:
-        """The producers' state before the segment at `base_offset`, from its saved copy or from the sealed segments."""
+        """Load the producers' state before the segment at `base_offset`, or rebuild it from the sealed segments."""
         if self._producers.load(self._files, segment_path(self._directory, base_offset, PRODUCERS_SUFFIX)):
             return
         if not log.sealed:
@@ -278,11 +282,11 @@ class Recovery:
                 file.close()
 
 
-def write_again(file: File, start: int, end: int) -> None:
-    """Make bytes durable that no successful sync vouches for.
+def _write_again(file: File, start: int, end: int) -> None:
+    """Make bytes durable for which no successful sync is known.
 
-    After a failed sync memory may show bytes that the disk does not have and that no later sync would write, unless
-    they are written anew.
+    After a failed sync the page cache may show bytes that the disk does not have. A later sync writes them only if they
+    are written again.
     """
     for position in range(start, end, _COPY_BYTES):
         write_all(file, [file.read(min(_COPY_BYTES, end - position), position)], position)
@@ -290,7 +294,7 @@ def write_again(file: File, start: int, end: int) -> None:
 
 
 class TailScan:
-    """What stands behind the last sound frame: how long it is without trailing zeros, and what it vouches for."""
+    """The bytes after the last sound frame: their length without trailing zeros, and what their frame headers say."""
 
     _STEP = 1 << 20
 
@@ -299,10 +303,10 @@ class TailScan:
         self._position = position
         self._seed = seed
         self.length = 0
-        self.vouched_position = 0
+        self.synced_position = 0
         self.next_offset: int | None = None
         while position < size:
-            # One header more than the step, so that none is missed where two steps meet.
+            # One header more than the step: a header may lie across two steps.
             data = file.read(min(self._STEP + frames.HEADER_BYTES, size - position), position)
             if content := len(data.rstrip(b"\0")):
                 self.length = position + content - self._position
@@ -310,15 +314,15 @@ class TailScan:
             position += self._STEP
 
     def _look_for_headers(self, data: bytes, position: int) -> None:
-        """Note what sound headers vouch for."""
+        """Collect what sound headers say: the first offset, and the highest synced position."""
         view = memoryview(data)
-        place = data.find(frames.MAGIC)
-        while place >= 0:
-            found = frames.decode_header(view, place, self._seed + position + place)
+        index = data.find(frames.MAGIC)
+        while index >= 0:
+            found = frames.decode_header(view, index, self._seed + position + index)
             if found is not None:
                 self.next_offset = found[0] if self.next_offset is None else self.next_offset
-                self.vouched_position = max(self.vouched_position, found[1])
-            place = data.find(frames.MAGIC, place + 1)
+                self.synced_position = max(self.synced_position, found[1])
+            index = data.find(frames.MAGIC, index + 1)
 
     def keep(self, files: Files, directory: Path, path: Path) -> None:
         keep_torn(files, directory, f"{path.name}-{self._position}", self._file.read(self.length, self._position))

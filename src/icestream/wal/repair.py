@@ -1,14 +1,13 @@
-"""Mending a damaged log, on request only.
+"""Repairing a damaged log, on request only.
 
-What can be derived is made anew: checkpoint, identity, indexes, producers' state. Frames that are damaged or missing
-cannot be brought back; giving them up puts a *lost* frame in their place, which holds nothing but the number of
-messages that stood there. So every other message keeps its offset, lost offsets are never used again, and readers pass
-over them.
+Repair rebuilds what can be derived: checkpoint, identity, indexes, producers' state. Damaged or missing frames cannot
+be restored. A *lost* frame takes their place, which holds only the number of lost messages. So every other message
+keeps its offset, lost offsets are never used again, and readers skip them.
 
-For each segment that is not as it should be:
+For each damaged segment:
 
-1. write it anew beside its place, sealed and durable;
-2. move the old file to `torn/`, the new one to its place.
+1. Write a new file, sealed and durable.
+2. Copy the old file to `torn/`, and rename the new one over it.
 
 At the end `stream.json` and `checkpoint.json` are written. A crash in between leaves a log that is still damaged and
 can be repaired again.
@@ -24,7 +23,7 @@ from icestream.model.frame_bytes import encode, prepare, segment_seed
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, write_all
-from icestream.wal.inspect import SegmentRange, read_checkpoint, read_header, read_stream, walk
+from icestream.wal.inspect import SegmentRange, read_checkpoint, read_header, read_stream, scan_ranges
 from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (
@@ -50,7 +49,7 @@ class RepairReport:
     directory: str
     actions: list[str] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of offsets that were given up: the first, and the one behind the last."""
+    """The lost ranges of offsets, each from the first to before the second."""
 
     @property
     def lost_messages(self) -> int:
@@ -61,7 +60,7 @@ class RepairReport:
 
 
 def repair_directory(files: Files, directory: Path) -> RepairReport:
-    """Make a log whole again that no process has open; what it had to give up is in the report."""
+    """Repair a log that no process has open. The report names the lost offsets."""
     return _Repair(files, directory).run()
 
 
@@ -81,13 +80,13 @@ class _Repair:
         expected = start = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
         number = -1
         position = SEGMENT_HEADER_BYTES
-        for place, offset in enumerate(offsets):
+        for index, offset in enumerate(offsets):
             if offset < start:
                 continue
-            following = offsets[place + 1] if place + 1 < len(offsets) else None
+            following = offsets[index + 1] if index + 1 < len(offsets) else None
             if offset > expected:
                 number = self._write_lost_segment(number + 1, expected, offset)
-            number, expected, position = self._mend(offset, number, following, checkpoint)
+            number, expected, position = self._repair_segment(offset, number, following, checkpoint)
         if checkpoint is not None and expected < checkpoint.durable_end:
             number = self._write_lost_segment(
                 max(number + 1, checkpoint.segment_number), expected, checkpoint.durable_end
@@ -102,7 +101,7 @@ class _Repair:
         return self._report
 
     def _identify(self) -> None:
-        """Find out which stream this is, from its identity or from any segment whose header is sound."""
+        """Find stream id and salt, in `stream.json` or in any segment with a sound header."""
         stream = read_stream(self._files, self._directory)
         self._stream = stream if isinstance(stream, StreamInfo) else None
         if self._stream is not None:
@@ -115,41 +114,41 @@ class _Repair:
                 self._stream_id, self._salt = header.stream_id, header.salt
                 return
         raise InvalidRequestError(
-            "neither stream.json nor any segment tells which stream this is",
+            "neither stream.json nor any segment header can be read",
             operation="repair",
             place=str(self._directory),
-            remedy="this is not the directory of a log, or nothing of it can be saved",
+            remedy="check that this is the directory of a log; if it is, nothing of it can be saved",
         )
 
-    def _mend(
+    def _repair_segment(
         self, offset: int, number: int, following: int | None, checkpoint: Checkpoint | None
     ) -> tuple[int, int, int]:
-        """Bring one segment in order; its number, its end offset and the position where its frames end."""
+        """Repair one segment. Return its number, its end offset and the position where its frames end."""
         path = segment_path(self._directory, offset)
         file = self._files.open(path)
         try:
             header, footer = decode_header(file.read(SEGMENT_HEADER_BYTES, 0)), read_footer(file)
             limit = footer.position if footer is not None else file.size()
             seed = segment_seed(header.salt if header is not None else self._salt, offset)
-            end, position, holes = _survey(walk(file, limit, seed), offset)
+            end, position, has_gaps = _survey(scan_ranges(file, limit, seed), offset)
             durable_end = checkpoint.durable_end if checkpoint is not None else end
             target = following or max(end, footer.end_offset if footer is not None else durable_end)
             number = max(number + 1, header.number if header is not None else 0)
             sound = header is not None and header.stream_id == self._stream_id and header.base_offset == offset
             closed = footer is not None or following is None
-            if sound and closed and not holes and end == target:
+            if sound and closed and not has_gaps and end == target:
                 return number, end, position
             new = _NewSegment(self._files, path, self._new_header(number, offset), epoch=self._epoch)
-            for piece in walk(file, limit, seed):
-                if piece.complete is not None:
-                    new.add(piece.complete.frame)
+            for found in scan_ranges(file, limit, seed):
+                if found.complete is not None:
+                    new.add(found.complete.frame)
             new.lose_up_to(target)
         finally:
             file.close()
         position = new.finish()
         self._report.lost += new.lost
-        self._exchange(path)
-        self._report.actions.append(f"wrote {path.name} anew, {len(new.lost)} gaps marked as lost")
+        self._replace(path)
+        self._report.actions.append(f"rewrote {path.name}, {len(new.lost)} gaps marked as lost")
         return number, target, position
 
     def _new_header(self, number: int, base_offset: int) -> SegmentHeader:
@@ -161,11 +160,11 @@ class _Repair:
         new.lose_up_to(end)
         new.finish()
         self._report.lost += new.lost
-        self._exchange(path)
+        self._replace(path)
         self._report.actions.append(f"{path.name} was missing: offsets {first} to {end - 1} are marked as lost")
         return number
 
-    def _exchange(self, path: Path) -> None:
+    def _replace(self, path: Path) -> None:
         files, torn = self._files, self._directory / TORN_DIRECTORY
         files.make_directory(torn)
         if files.exists(path):
@@ -192,18 +191,18 @@ class _Repair:
             self._report.actions.append("rebuilt checkpoint.json from the segments")
 
 
-def _survey(pieces: Iterable[SegmentRange], offset: int) -> tuple[int, int, bool]:
-    """The offset and position where a segment's frames end, and whether anything between them is missing."""
-    position, holes = SEGMENT_HEADER_BYTES, False
-    for piece in pieces:
-        if piece.complete is not None and piece.complete.frame.base_offset >= offset:
-            holes |= piece.complete.frame.base_offset != offset or piece.position != position
-            offset, position = piece.complete.frame.end_offset, piece.end
-    return offset, position, holes
+def _survey(ranges: Iterable[SegmentRange], offset: int) -> tuple[int, int, bool]:
+    """Return the offset and position where a segment's frames end, and whether frames are missing between them."""
+    position, has_gaps = SEGMENT_HEADER_BYTES, False
+    for found in ranges:
+        if found.complete is not None and found.complete.frame.base_offset >= offset:
+            has_gaps |= found.complete.frame.base_offset != offset or found.position != position
+            offset, position = found.complete.frame.end_offset, found.end
+    return offset, position, has_gaps
 
 
 class _NewSegment:
-    """A segment written anew, sealed from the start."""
+    """A segment that replaces a damaged one. It is sealed when it is finished."""
 
     def __init__(self, files: Files, path: Path, header: SegmentHeader, *, epoch: int) -> None:
         temporary = path.with_name(path.name + _NEW_SUFFIX)

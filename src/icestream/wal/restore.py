@@ -1,12 +1,13 @@
-"""A log begun anew at an offset, for a topic whose earlier messages are elsewhere: its disk was lost.
+"""Creating a log that begins at an offset, for a topic whose disk was lost and whose earlier messages are elsewhere.
 
-It is built aside and moved to its place when all of it is durable, so there is a whole log there or none:
+The log is built in a temporary directory and renamed when it is durable. So there is a whole log or none:
 
-1. identity, the producers' state, one segment, checkpoint, in a directory of another name. *Removed by the next try.*
-2. rename it. *The log is there, as if it had always begun at this offset.*
+1. Write identity, producers' state, one segment and checkpoint to the temporary directory. *The next attempt removes
+   it.*
+2. Rename the directory. *The log is there, as if it had always begun at this offset.*
 
-Offsets that may have been given to messages which nobody has any more are not used again: the segment begins with a
-*lost* frame for them, as a repair writes it.
+Offsets of messages that may have been acknowledged and are lost are not used again: the segment begins with a *lost*
+frame for them, as in a repair.
 """
 
 from pathlib import Path
@@ -23,57 +24,57 @@ _MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
 
 
 class LogStart(NamedTuple):
-    """Where a log begins, and with what."""
+    """Where a restored log begins, and with what."""
 
     offset: int
     end_offset: int
-    """Of the messages from `offset` on that are lost; the same where none are."""
+    """The end of the lost messages from `offset` on; equal to `offset` if none are lost."""
     segment_number: int
     time_us: int
-    """The newest message's that is known, or now."""
+    """The publish time of the newest known message, or the present."""
     producers: bytes = b""
-    """Their state before `offset`, as a log saves it; none where it is not known."""
+    """The producers' state before `offset`, as a log saves it; empty if unknown."""
 
 
-def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, beginning: LogStart) -> None:
-    """Make a log in `directory`, which holds none, by way of the directory `aside`."""
+def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, start: LogStart) -> None:
+    """Create a log in `directory`, which must hold none. `aside` is the temporary directory."""
     _remove(files, aside)
     make_directories(files, aside)
     stream.save(files, aside)
-    if beginning.producers:
-        _write(files, segment_path(aside, beginning.offset, PRODUCERS_SUFFIX), [beginning.producers])
-    position = _write_segment(files, aside, stream, beginning)
+    if start.producers:
+        _write(files, segment_path(aside, start.offset, PRODUCERS_SUFFIX), [start.producers])
+    position = _write_segment(files, aside, stream, start)
     Checkpoint(
-        segment_number=beginning.segment_number,
-        base_offset=beginning.offset,
+        segment_number=start.segment_number,
+        base_offset=start.offset,
         position=position,
-        durable_end=beginning.end_offset,
-        start_offset=beginning.offset,
+        durable_end=start.end_offset,
+        start_offset=start.offset,
     ).save(files, aside)
     make_directories(files, directory.parent)
-    if files.exists(directory / STREAM_FILE):  # somebody has opened the topic meanwhile, and it may have messages
+    if files.exists(directory / STREAM_FILE):  # the topic was opened meanwhile, and may have messages
         _remove(files, aside)
         raise ConflictError(
-            "a log is there by now", operation="recover topic", place=str(directory), remedy="use it as it is"
+            "the directory has a log now", operation="recover topic", place=str(directory), remedy="use that log"
         )
     _remove(files, directory)
     files.replace(aside, directory)
     files.sync_directory(directory.parent)
 
 
-def _write_segment(files: Files, directory: Path, stream: StreamInfo, beginning: LogStart) -> int:
-    """The segment, not sealed: the log goes on in it. The position behind its last frame."""
-    number, offset = beginning.segment_number, beginning.offset
-    header = SegmentHeader(number, offset, beginning.time_us, stream.stream_id, stream.salt)
+def _write_segment(files: Files, directory: Path, stream: StreamInfo, start: LogStart) -> int:
+    """Write the active segment. Return the position after its last frame."""
+    number, offset = start.segment_number, start.offset
+    header = SegmentHeader(number, offset, start.time_us, stream.stream_id, stream.salt)
     buffers = [encode_header(header)]
     position = SEGMENT_HEADER_BYTES
-    while offset < beginning.end_offset:
-        count = min(beginning.end_offset - offset, _MAX_LOST_MESSAGES)
+    while offset < start.end_offset:
+        count = min(start.end_offset - offset, _MAX_LOST_MESSAGES)
         payload = prepare(b"", message_count=count, encoding=Encoding.LOST, schema_id=0, producer="", sequence=0)
         frame = encode(
             payload,
             offset,
-            beginning.time_us,
+            start.time_us,
             epoch=stream.epoch,
             synced_position=SEGMENT_HEADER_BYTES,
             seed=header.seed + position,
@@ -81,7 +82,7 @@ def _write_segment(files: Files, directory: Path, stream: StreamInfo, beginning:
         buffers += [bytes(part) for part in frame]
         position += payload.frame_bytes
         offset += count
-    _write(files, segment_path(directory, beginning.offset), buffers)
+    _write(files, segment_path(directory, start.offset), buffers)
     return position
 
 

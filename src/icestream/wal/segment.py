@@ -1,4 +1,4 @@
-"""One segment file: a header, frames, and a footer once it is sealed. `docs/formats/wal.md` has the drawing."""
+"""One segment file: a header, frames, and a footer once it is sealed. `docs/formats/wal.md` shows the bytes."""
 
 import errno
 import struct
@@ -42,7 +42,7 @@ class SegmentHeader(NamedTuple):
 
 
 class SegmentFooter(NamedTuple):
-    """Written when a segment is sealed, before its successor is made: all that stands before it was durable."""
+    """Written when a segment is sealed, before the next one is created. All bytes before it are durable."""
 
     end_offset: int
     position: int
@@ -56,12 +56,12 @@ def segment_path(directory: Path, base_offset: int, suffix: str = SUFFIX) -> Pat
 
 
 def segment_offsets(files: Files, directory: Path, suffix: str = SUFFIX) -> list[int]:
-    """The base offsets of the files of one kind in a log's directory, in order."""
+    """Return the base offsets of the files with a suffix in a log's directory, in order."""
     return [int(name.removesuffix(suffix)) for name in files.names(directory) if name.endswith(suffix)]
 
 
 def remove_segment(files: Files, directory: Path, base_offset: int) -> None:
-    """Remove a segment and what was derived from it; the segment last, so that nothing derived is left alone."""
+    """Remove a segment and the files derived from it. The segment goes last, so no derived file is left behind."""
     for suffix in (PRODUCERS_SUFFIX, INDEX_SUFFIX, SUFFIX):
         path = segment_path(directory, base_offset, suffix)
         if files.exists(path):
@@ -99,7 +99,7 @@ def decode_footer(data: bytes) -> SegmentFooter | None:
 
 
 def read_footer(file: File) -> SegmentFooter | None:
-    """The footer at the file's end, if there is a sound one that agrees with the file's size."""
+    """Return the footer at the file's end, if there is a sound one that agrees with the file's size."""
     position = file.size() - SEGMENT_FOOTER_BYTES
     if position < SEGMENT_HEADER_BYTES:
         return None
@@ -108,7 +108,7 @@ def read_footer(file: File) -> SegmentFooter | None:
 
 
 def scan_sound(file: File, path: Path, position: int, limit: int, seed: int) -> Iterator[tuple[int, Frame]]:
-    """The frames between two positions that are known to be durable; anything but a frame is damage."""
+    """Yield the frames between two positions whose bytes are durable. Raise `DamagedError` for anything else."""
     scan = Scan(file, position, limit, seed=seed)
     offset = -1
     for found, complete in scan:
@@ -121,15 +121,15 @@ def scan_sound(file: File, path: Path, position: int, limit: int, seed: int) -> 
 def damaged_segment(
     path: Path, position: int, outcome: Decoded | str, offset: int, end: int | None = None
 ) -> DamagedError:
-    """The error for bytes that had been durable; `offset` and `end` are the offsets that cannot be read."""
+    """Return the error for durable bytes that cannot be read, with the offsets from `offset` to before `end`."""
     reason = outcome if isinstance(outcome, str) else _reason(outcome)
     upto = f" up to {end - 1}" if end is not None and end > offset + 1 else " and following"
     return DamagedError(
         f"durable bytes are lost: {reason}" + (f"; offsets {offset}{upto} are affected" if offset >= 0 else ""),
         operation="read log",
         place=f"{path} at byte {position}",
-        remedy="restore the file from a copy, or look with `icestream wal inspect` and give the loss up for good "
-        "with `icestream wal repair`, which keeps a copy of what it removes",
+        remedy="restore the file from a copy; or look with `icestream wal inspect` and accept the loss with "
+        "`icestream wal repair`, which keeps a copy of what it removes",
         details={"file": str(path), "position": position, "first_offset": offset, "end_offset": end},
     )
 
@@ -140,11 +140,10 @@ def _reason(outcome: Decoded) -> str:
             return reason
         case Incomplete():
             return "the file ends within a frame"
-    return "a frame that does not fit what stands before it"
+    return "a frame does not follow the one before it"
 
 
-# --------------------
-# The file of a segment's sparse index.
+# The sparse index of a sealed segment
 
 
 def save_index(index: SparseIndex, files: Files, path: Path) -> None:
@@ -158,15 +157,14 @@ def save_index(index: SparseIndex, files: Files, path: Path) -> None:
 
 
 def load_index(files: Files, path: Path) -> SparseIndex | None:
-    """The saved index, or None where it is missing or its bytes are not what was written."""
+    """Return the saved index, or None if it is missing or damaged."""
     try:
         return SparseIndex.from_bytes(files.read_bytes(path))
     except FileNotFoundError:
         return None
 
 
-# --------------------
-# The two kinds of segments that a log has: one that is written, and sealed ones before it.
+# A log has sealed segments and, after them, one active segment
 
 
 @dataclass
@@ -188,7 +186,7 @@ class ActiveSegment:
     last_time_us: int = 0
 
     def note(self, base_offset: int, position: int, end: int, time_us: int) -> None:
-        """Take a frame into account that stands between two positions."""
+        """Count a frame that lies between two positions."""
         if self.frame_count == 0:
             self.first_time_us = time_us
         self.last_time_us = time_us
@@ -197,11 +195,7 @@ class ActiveSegment:
         self.position = end
 
 
-# --------------------
-# Writing the active segment: frames behind each other, room reserved ahead, a footer at the end.
-#
-# `synced_position` is the position up to which all is durable. It goes into every frame's header, where it
-# lets recovery tell a torn tail from damage.
+# Writing the active segment
 
 
 _FIRST_STEP_BYTES = 16 * 1024
@@ -209,10 +203,10 @@ _ZEROS = memoryview(bytes(256 * 1024))
 
 
 def create_segment(files: Files, directory: Path, header: SegmentHeader, index_interval_bytes: int) -> ActiveSegment:
-    """A new segment, durable but for its directory entry: the caller syncs the directory."""
+    """Create a segment. It is durable except for its directory entry: the caller syncs the directory."""
     path = segment_path(directory, header.base_offset)
     if files.exists(path):
-        files.remove(path)  # left by a try that failed before anything was written to it
+        files.remove(path)  # left by a creation that failed before a frame was written
     file = files.open(path, create=True)
     write_all(file, [encode_header(header)], 0)
     file.datasync()
@@ -220,6 +214,12 @@ def create_segment(files: Files, directory: Path, header: SegmentHeader, index_i
 
 
 class SegmentWriter:
+    """Writes frames one after the other, reserves room ahead of them, and writes the footer at the end.
+
+    All bytes up to `synced_position` are durable. Every frame's header holds it, so that recovery can tell a torn tail
+    from damage.
+    """
+
     def __init__(self, files: Files, options: LogOptions, active: ActiveSegment, end_offset: int) -> None:
         self._files = files
         self._options = options
@@ -232,7 +232,7 @@ class SegmentWriter:
         self.synced_offset = end_offset
 
     def must_rotate(self, nbytes: int, now_us: int) -> bool:
-        """Whether the active segment should make way for a new one before `nbytes` are written."""
+        """Return whether a new segment is due before `nbytes` are written."""
         active, options = self.active, self._options
         if active.frame_count == 0:
             return False
@@ -240,7 +240,7 @@ class SegmentWriter:
         return too_old or active.position + nbytes > options.max_file_bytes
 
     def append(self, buffers: Sequence[Bytes], frames: Sequence[Frame], sizes: Sequence[int], *, durable: bool) -> None:
-        """Write frames, of these sizes in the file; `durable`: they are so when it returns."""
+        """Write frames that take these sizes in the file. With `durable`, they are durable on return."""
         position, nbytes = self.active.position, sum(sizes)
         if self._options.preallocate_bytes:
             if durable and nbytes <= self._options.small_commit_bytes:
@@ -257,7 +257,7 @@ class SegmentWriter:
             self._note_synced()
 
     def _fill(self, end: int) -> None:
-        """Have zeros on the disk ahead of the writer: a sync that changes nothing but bytes is the cheapest."""
+        """Write zeros ahead, durably: a sync that changes only bytes of a file is the cheapest."""
         if end <= self._filled:
             return
         target = self._next_end(end, min(self._step, len(_ZEROS)))
@@ -276,26 +276,26 @@ class SegmentWriter:
         return max(end, min(end + step, self._options.max_file_bytes + SEGMENT_FOOTER_BYTES))
 
     def _reserve(self, end: int) -> None:
-        """Grow the file ahead of the writer: a sync that need not change the file's size is cheaper."""
+        """Grow the file ahead: a sync that leaves the file's size alone is cheaper."""
         if end <= self._allocated:
             return
         target = self._next_end(end, self._step)
         try:
             self.active.file.allocate(target)
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # a file system that cannot do it does without
+            if error.errno != errno.EOPNOTSUPP:  # some file systems cannot reserve room
                 raise
         self._allocated = target
         self._step *= 2
 
     def _note(self, frame: Frame, nbytes: int) -> None:
-        """Take a frame into account that was just written."""
+        """Count a frame that was just written."""
         position = self.active.position
         self.active.note(frame.base_offset, position, position + nbytes, frame.publish_time_us)
         self.end_offset = frame.end_offset
 
     def trim(self) -> None:
-        """Give back the room reserved ahead."""
+        """Cut off the room reserved ahead."""
         self.active.file.truncate(self.active.position)
         self.active.file.datasync()
         self._allocated = self._filled = self.active.position
@@ -309,7 +309,7 @@ class SegmentWriter:
         self.synced_offset = self.end_offset
 
     def seal(self) -> SealedSegment:
-        """Finish the active segment: footer, exact length, durable; then its index, which may be made anew."""
+        """Write the footer, cut the file to its length, sync it; then save its index, which can be rebuilt."""
         active = self.active
         footer = SegmentFooter(
             self.end_offset, active.position, active.first_time_us, active.last_time_us, active.frame_count

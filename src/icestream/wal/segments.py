@@ -1,6 +1,6 @@
-"""The files of an open log: the segment that is written, the sealed ones before it, the checkpoint that names them.
+"""The segments of an open log: the active one, the sealed ones before it, and the checkpoint that names them.
 
-Only the thread that leads the log's commits changes them; `snapshot` may be read by any.
+Only the thread that commits changes them. Any thread may read `snapshot`.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class LogSnapshot(NamedTuple):
 
 
 class Segments:
-    """`producers_before` gives the producers' state as it was before an offset."""
+    """`producers_before` returns the producers' state before an offset."""
 
     snapshot: LogSnapshot
     writer: SegmentWriter
@@ -61,8 +61,8 @@ class Segments:
         self._directory = directory
         self._producers_before = producers_before
 
-    def go_on(self, found: RecoveredLog) -> None:
-        """Take over what recovery has found."""
+    def resume(self, found: RecoveredLog) -> None:
+        """Continue with the segments that recovery has found."""
         self._stream = found.stream
         sealed = tuple(found.sealed)
         if found.active is not None:
@@ -75,7 +75,7 @@ class Segments:
             self._begin(number, found.next_offset, found.start_offset, sealed)
 
     def show(self) -> None:
-        """Let readers see all that was written."""
+        """Let readers see all written frames."""
         self.snapshot = self.snapshot._replace(
             end_offset=self.writer.end_offset, active_position=self.writer.active.position
         )
@@ -89,7 +89,7 @@ class Segments:
             self.writer.sync()
 
     def finish(self) -> None:
-        """Leave everything as a log that is not written any more should be."""
+        """Sync, cut off reserved room, and save the checkpoint."""
         self.sync()
         self.writer.trim()
         self.save_checkpoint()
@@ -114,12 +114,15 @@ class Segments:
         )
 
     def rotate(self) -> None:
-        """Go on in a new segment.
+        """Continue in a new segment.
 
-        1. seal the active one. *Recovery finds the footer and makes the successor.*
-        2. make the new one, with the producers' state. *An empty segment that no checkpoint names; used as it is.*
-        3. note it in the checkpoint. Only then it may hold frames: so a segment whose header cannot be read is known to
-           be empty, or known to be damaged.
+        What a crash after each step leaves behind:
+
+        1. Seal the active segment. *Recovery finds the footer and creates the next segment.*
+        2. Create the new segment and save the producers' state. *An empty segment that no checkpoint names; recovery
+           uses it.*
+        3. Save its number in the checkpoint. Only then may it hold frames. So a segment whose header cannot be read
+           is known to be empty, or known to be damaged.
         """
         self.sync()
         sealed = self.writer.seal()
@@ -129,7 +132,7 @@ class Segments:
         finished.close()
 
     def _begin(self, number: int, base_offset: int, start: int, sealed: tuple[SealedSegment, ...]) -> None:
-        """Steps 2 and 3."""
+        """Run steps 2 and 3."""
         context = self._context
         producers = self._producers_before(base_offset)
         producers.save(context.files, segment_path(self._directory, base_offset, PRODUCERS_SUFFIX))
@@ -144,10 +147,10 @@ class Segments:
         self.snapshot = LogSnapshot(start, end, sealed, active, active.position)
 
     def prune(self, below_offset: int, leases: ReadLeases) -> int:
-        """Give up the sealed segments that end at or before an offset and that nobody reads; how many there were.
+        """Remove the sealed segments that end at or before an offset and have no reader. Return how many there were.
 
-        1. note the new first offset. *The segments are no longer part of the log; recovery removes them.*
-        2. remove the files.
+        1. Save the new start offset. *The segments are no longer part of the log; recovery removes them.*
+        2. Remove the files.
         """
         with leases.lock:
             below_offset = leases.floor(below_offset)
@@ -164,12 +167,8 @@ class Segments:
         return len(removed)
 
 
-# --------------------
-# The indexes of sealed segments, for readers.
-
-
 class IndexCache:
-    """The indexes of sealed segments, loaded when needed and made anew when missing or damaged; a few are kept."""
+    """The indexes of sealed segments. One is loaded when needed, and rebuilt if missing or damaged; a few are kept."""
 
     def __init__(self, files: Files, interval_bytes: int, max_indexes: int = 16) -> None:
         self._files = files

@@ -37,7 +37,7 @@ def test_messages_are_bounded_per_log_without_leaving_turns_behind() -> None:
     for number in range(10_000):
         log.add([frame(number)])
         assert log.messages <= 10
-    assert len(cache._turns) <= 25
+    assert len(cache._arrivals) <= 25
     assert [found.base_offset for found in log.read(9_990, 1 << 20)] == list(range(9_990, 10_000))
 
 

@@ -145,7 +145,7 @@ class LogSource:
             if log_range.first_offset < log.start_offset:
                 raise self._pruned(log_range) from error
             raise damaged_segment(
-                Path(error.filename), 0, "the segment's file is gone", log_range.first_offset
+                Path(error.filename), 0, "the segment's file is missing", log_range.first_offset
             ) from error
         finally:
             log.leases.release(lease)
