@@ -34,7 +34,7 @@ $(STAMP): requirements.lock pyproject.toml bench/pyproject.toml dev/pyproject.to
 servers: setup ## obtain the servers and jars that tests need into the cache folder (quick when they are there)
 	@$(BIN)/python dev/ensure_servers.py
 
-demo: setup ## the whole story on this machine, with embedded defaults
+demo: setup ## publish, crash, replay, commit to Iceberg and verify, on this machine
 	@$(BIN)/icestream demo
 
 test: check servers ## everything that must pass: check, then all tests, two kinds of them side by side

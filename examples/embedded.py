@@ -1,4 +1,4 @@
-"""icestream inside a program, without any server: `python examples/embedded.py [DIRECTORY]`."""
+"""Uses icestream inside a program, without a server: `python examples/embedded.py [DIRECTORY]`."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ async def main(directory: Path) -> None:
         async for message in reader:
             print(message.offset, message.payload.decode())
 
-        # A subscription keeps its place: run this again on the same directory, and it goes on behind "second".
+        # A subscription keeps its position. Run this again on the same directory: it continues after "second".
         async with await storage.create_message_stream("default/events", "billing") as stream:
             async for message in stream:
                 print(f"billing has {message.payload.decode()}, delivered {message.redelivery_count} times before")

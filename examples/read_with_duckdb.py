@@ -1,6 +1,6 @@
 """Reads a topic's table with DuckDB: `python examples/read_with_duckdb.py DATA_DIR TOPIC`.
 
-DuckDB's Iceberg extension reads a table from its newest metadata file, which the catalog knows. The extension comes
+DuckDB's Iceberg extension reads a table from its newest metadata file, which is in the catalog. The extension comes
 from the package `duckdb-extension-iceberg`; `INSTALL iceberg` fetches it from DuckDB's own server instead.
 """
 

@@ -1,6 +1,6 @@
 """Reads topics' tables with Spark SQL: `python examples/read_with_spark.py DATA_DIR TOPIC`.
 
-`SparkSql` gives a session that has Iceberg's runtime and knows the catalog of the settings. A session of your own needs
+`SparkSql` starts a session with Iceberg's runtime and the catalog of the settings. A session of your own needs
 the jars of `python -m icestream.pipeline.spark.jars` and the options of `icestream.table.spark_catalog_options`.
 """
 

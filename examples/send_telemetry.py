@@ -1,8 +1,8 @@
-"""Send a trace and its log records with OpenTelemetry's own SDK: python examples/send_telemetry.py TENANT.
+"""Sends a trace and its log records with OpenTelemetry's SDK: `python examples/send_telemetry.py TENANT`.
 
-Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-grpc; OTEL_EXPORTER_OTLP_ENDPOINT says where to, else it
-goes to http://localhost:4317. Where a token is needed, ICESTREAM_TOKEN has it. Prints the trace's id, or exits with 1
-if not all was accepted; then try
+Needs opentelemetry-sdk and opentelemetry-exporter-otlp-proto-grpc. Sends to OTEL_EXPORTER_OTLP_ENDPOINT, by default
+http://localhost:4317, with the token ICESTREAM_TOKEN if it is set. Prints the trace's id, or exits with 1 if the broker
+did not accept everything. Then try
 
     icestream trace ID --tenant TENANT --logs
 """
@@ -22,7 +22,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
-missing = {"spans", "log records"}  # what has not been accepted; the SDK itself only logs why
+missing = {"spans", "log records"}  # not accepted yet; the SDK itself only logs errors
 
 
 class Spans(OTLPSpanExporter):

@@ -1,7 +1,7 @@
 """A topic as a Spark DataFrame: `spark-submit examples/spark_source.py BROKER TOPIC [CHECKPOINT]`.
 
-Or plainly with python, where Spark then runs on this machine. With a folder for a checkpoint it also reads the topic as
-a stream: each run takes what has come since the last one.
+With plain python instead of spark-submit, Spark runs on this machine. With a checkpoint folder the program also reads
+the topic as a stream: each run takes the messages since the last one.
 """
 
 import os

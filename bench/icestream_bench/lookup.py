@@ -42,15 +42,15 @@ def measure_lookup(settings: Settings, *, spans: int, lookups: int, progress: Pr
     source = Spans()
     figures: dict[str, Any] = {"spans": spans, "table": _write(settings, source, spans, progress)}
     nbytes = figures["table"]["bytes"]
-    wanted = random.Random(2).choices(source.trace_ids, k=lookups + 1)
-    traces = [f"trace_id = x'{trace_id.hex()}'" for trace_id in wanted]
+    sampled = random.Random(2).choices(source.trace_ids, k=lookups + 1)
+    traces = [f"trace_id = x'{trace_id.hex()}'" for trace_id in sampled]
     _look_up(settings, traces.pop())  # the first look-up also loads libraries
     figures["trace"] = _measured(settings, traces, nbytes)
     if figures["trace"]["rows"] != lookups * SPANS_A_TRACE:
         raise RuntimeError(f"{figures['trace']['rows']} spans of {lookups} traces were found")
     progress(0.95)
     figures["ten_seconds"] = _measured(settings, [_some_time(spans)], nbytes)
-    figures["floor_column_scan"] = _column_scan(settings, wanted[0], nbytes)
+    figures["floor_column_scan"] = _column_scan(settings, sampled[0], nbytes)
     return figures
 
 

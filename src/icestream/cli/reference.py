@@ -1,4 +1,4 @@
-"""`python -m icestream.cli.reference`: all commands as Markdown, from what click knows about them."""
+"""`python -m icestream.cli.reference`: prints all commands as Markdown, from their click definitions."""
 
 import inspect
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ _HEAD = """\
 
 Printed by `python -m icestream.cli.reference`; change the commands, not this page.
 
-Every command exits with 0, with 1 when it failed, or with 2 when it was called wrongly, and says what is wrong in one
-sentence on stderr. Settings of the broker, and their environment variables, are in [settings](settings.md).
+Every command exits with 0 on success, with 1 on failure and with 2 on wrong use. An error is one sentence on stderr.
+The broker's settings and their environment variables are in [settings](settings.md).
 """
 
 
@@ -37,7 +37,7 @@ def _index() -> Iterator[str]:
 def _commands(
     context: click.Context, group: click.Group, depth: int = 0
 ) -> Iterator[tuple[click.Context, click.Command, int]]:
-    """Every command below `group`, in the order of its help, each with a context of its own."""
+    """Yield every command below `group` with its context, in the order of the help."""
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None

@@ -120,17 +120,17 @@ def _frames(files: LocalFiles, path: Path, limit: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for offset in segment_offsets(files, path):
         segment = segment_path(path, offset)
-        with contextlib.closing(segment_ranges(files, path, offset)) as pieces:
-            for piece in pieces:
+        with contextlib.closing(segment_ranges(files, path, offset)) as ranges:
+            for entry in ranges:
                 if len(found) == limit:
                     return found
-                if piece.complete is not None:
-                    frame = piece.complete.frame
+                if entry.complete is not None:
+                    frame = entry.complete.frame
                     found.append(
                         {
                             "file": segment.name,
-                            "position": piece.position,
-                            "bytes": piece.end - piece.position,
+                            "position": entry.position,
+                            "bytes": entry.end - entry.position,
                             "base_offset": frame.base_offset,
                             "messages": frame.message_count,
                             "publish_time_us": frame.publish_time_us,

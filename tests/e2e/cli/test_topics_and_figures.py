@@ -16,7 +16,7 @@ def test_a_topic_from_create_to_delete(icestream: Run, topic: str) -> None:
     assert (described["ack"], described["retention_minutes"], described["retention_mb"]) == ("memory", 60, 5)
     assert json.loads(icestream("topic", "describe", topic, "--json").stdout) == described
     text = icestream("topic", "describe", topic).stdout.decode()
-    assert "60 min, 5 MB" in text
+    assert "60 min, 5 MiB" in text
 
     listed = json.loads(icestream("topic", "list", "--prefix", topic, "--json").stdout)
     assert listed == {"topics": [described]}
