@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         "vouching",
         "the word of a later frame for the bytes before it",
-        (("wal:Recovery._judge_end", drop("vouched_position")),),
+        (("wal:Recovery._judge_end", drop("proven_position")),),
         (
             f"{SAFEGUARDS}::test_lost_bytes_below_a_frame_that_was_written_after_their_sync_are_damage_not_a_torn_tail",
             f"{BIT_FLIPS}::test_a_flip_below_a_durable_frame_is_damage_even_if_no_checkpoint_covers_it",
@@ -190,13 +190,13 @@ MUTANTS = (
     Mutant(
         "cut-back",
         "the cut back to the acknowledged end when a failed log is reopened",
-        (("wal:Recovery._walk", drop("min", "_cut_at")),),
+        (("wal:Recovery._scan_active", drop("min", "_cut_at")),),
         (f"{SAFEGUARDS}::test_reopening_cuts_back_to_what_was_acknowledged",),
     ),
     Mutant(
         "write-again",
         "the second writing of what no successful sync vouches for",
-        (("wal:write_again", drop("write_all")),),
+        (("wal:_write_again", drop("write_all")),),
         (f"{WRITE_FAULTS}::test_what_a_failed_sync_may_have_lost_is_not_shown_after_a_restart_unless_it_is_durable",),
     ),
     Mutant(

@@ -239,7 +239,7 @@ class Recovery:
             log.sealed.append(SealedSegment(active.header, footer, active.path))
             return
         tail = TailScan(active.file, position, size, active.header.seed)
-        durable = max(durable, tail.synced_position)
+        durable = max(durable, tail.proven_position)
         if position < durable:
             end = tail.next_offset if tail.next_offset is not None else checkpoint.durable_end
             raise damaged_segment(active.path, position, stop or "the file is too short", log.next_offset, end)
@@ -303,7 +303,7 @@ class TailScan:
         self._position = position
         self._seed = seed
         self.length = 0
-        self.synced_position = 0
+        self.proven_position = 0
         self.next_offset: int | None = None
         while position < size:
             # One header more than the step: a header may lie across two steps.
@@ -321,7 +321,7 @@ class TailScan:
             found = frames.decode_header(view, index, self._seed + position + index)
             if found is not None:
                 self.next_offset = found[0] if self.next_offset is None else self.next_offset
-                self.synced_position = max(self.synced_position, found[1])
+                self.proven_position = max(self.proven_position, found[1])
             index = data.find(frames.MAGIC, index + 1)
 
     def keep(self, files: Files, directory: Path, path: Path) -> None:
