@@ -1,15 +1,24 @@
-"""The log in the cloud: frames shipped to an object store, and read back from there.
+"""The log in the cloud: uploads frames to an object store and reads them back.
 
 What it guarantees
 ------------------
-* An object holds whole durable frames, byte for byte as the log has them, of a range of offsets without a gap. It is
-  there wholly or not at all, and says all about itself.
-* A described object follows on the one before it. A confirmed byte is never sent again.
-* An owner of the past cannot describe an object: every change is a compare-and-swap on the topic's head.
-* Damage is a `DamagedError` that names object and offsets; every frame that is read is checked.
+* An object holds whole durable frames of a range of offsets without a gap, byte for byte as in the log. It exists
+  whole or not at all. Its trailer describes it completely, so topics can be recovered from objects alone.
+* Described objects follow each other without a gap. A confirmed byte is never sent again.
+* A former owner of a topic cannot describe an object: every change is a compare-and-swap on the topic's head.
+* Every frame that is read is checked. Damage is a `DamagedError` that names object and offsets.
 
-`names` and `trailer` say what lies in the store, `descriptor` and `registry` what the metadata store knows of it.
-`reader` reads frames on from an offset: `frame_walk` checks them, `read_ahead` fetches what follows meanwhile.
+What lies in the store
+----------------------
+`{root}/{prefix}/{namespace}/{topic}/{stream id}/{first}-{end}-{epoch}.frames`, and one `topic.json` per stream:
+docs/formats/cloud.md. The metadata store holds one descriptor per object and one head per topic.
+
+Modules
+-------
+* `store`: the protocol of an object store; `opendal_store` implements it, `directory` for a local directory
+* `object`: an object's name, descriptor, trailer, and the topic's head
+* `object_builder`, `uploader`: make objects out of the log
+* `registry`: the records about objects; `reader`: reads frames from an offset on
 """
 
 from icestream.cloud.object import (

@@ -1,8 +1,8 @@
-"""Objects as files of a directory, written so that a cut of the power leaves them whole or absent.
+"""Objects as files of a directory. After a power cut an object is whole or absent.
 
-OpenDAL's own way is not enough here: it replaces a file that came to be in between, and does not sync directories. So
-an object is written as a file in `.unfinished`, synced, and linked to its name, which fails where there is one; then
-the directories are synced. A lock on the unfinished file tells that its writer lives; what others left is removed.
+OpenDAL's own writer does not suffice: it replaces a file that appeared meanwhile, and does not sync directories. Here
+an object is written as a file in `.unfinished`, synced, and hard-linked to its name, which fails if the name exists.
+Then the directories are synced. A writer holds a lock on its unfinished file; unlocked files are removed at start.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from icestream.cloud.opendal_errors import typed
+from icestream.cloud.opendal_errors import to_typed_error
 from icestream.cloud.store import ObjectInfo
 from icestream.model.errors import ClosedError, IcestreamError
 from icestream.model.frame_bytes import Bytes
@@ -22,6 +22,8 @@ UNFINISHED = ".unfinished"
 
 
 class FileWriter:
+    """An `ObjectWriter` for a file."""
+
     def __init__(self, root: Path, path: str) -> None:
         self._target = root / path
         self._error: IcestreamError | None = None
@@ -42,7 +44,7 @@ class FileWriter:
             raise self._error from None
 
     def finish(self, *, replace: bool = False) -> None:
-        """A file of that name is an error, or replaced at once."""
+        """Give the file its name. An existing file is an error, unless `replace` is set."""
         self._check()
         try:
             self._file.flush()
@@ -69,14 +71,14 @@ class FileWriter:
             raise self._error
         if self._file.closed:
             place = str(self._target)
-            raise ClosedError("the object was finished or given up", operation="write object", place=place)
+            raise ClosedError("the object was finished or aborted", operation="write object", place=place)
 
     def _typed(self, error: OSError, operation: str) -> IcestreamError:
-        return typed(error, (), operation=operation, place=str(self._target))
+        return to_typed_error(error, (), operation=operation, place=str(self._target))
 
 
 def remove_unfinished(root: Path) -> None:
-    """Remove files of writers that are no more."""
+    """Remove the files of writers that no longer run."""
     for path in (root / UNFINISHED).glob("*"):
         with contextlib.suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,7 +86,7 @@ def remove_unfinished(root: Path) -> None:
 
 
 def walk(root: Path, prefix: str) -> Iterator[ObjectInfo]:
-    """All files whose path behind the root begins so, by path; a directory's names in memory at a time."""
+    """Yield the files whose path below the root begins with `prefix`, in path order. Holds one directory at a time."""
     folder = prefix.rpartition("/")[0]
     for info in _below(root, folder):
         if info.key.startswith(prefix):
@@ -94,7 +96,7 @@ def walk(root: Path, prefix: str) -> Iterator[ObjectInfo]:
 def _below(root: Path, folder: str) -> Iterator[ObjectInfo]:
     try:
         with os.scandir(root / folder) as entries:
-            # The slash puts what is in a directory where its full paths belong.
+            # The slash sorts a directory where the full paths of its files belong.
             found = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -110,13 +112,13 @@ def _below(root: Path, folder: str) -> Iterator[ObjectInfo]:
 
 
 def make_durable(folder: Path) -> None:
-    """Make a directory and those it is in, and sync what names them."""
+    """Create a directory and its parents, and sync the entries that name them."""
     if not folder.is_dir():
         make_durable(folder.parent)
         try:
             folder.mkdir(exist_ok=True)
         except FileExistsError as error:
-            raise NotADirectoryError(errno.ENOTDIR, "there is an object of a name that this one begins with") from error
+            raise NotADirectoryError(errno.ENOTDIR, "an object has the name of a folder of this object") from error
         sync(folder.parent)
 
 

@@ -1,4 +1,17 @@
-"""What is known of a cloud object without opening it, and how far a topic is in the cloud."""
+"""A cloud object: its name, its descriptor, its trailer; and the topic's head.
+
+An object is its frames followed by a trailer that describes them. docs/formats/cloud.md has the drawing::
+
+    frames | sparse index | producers | description | footer
+
+The trailer is written last, so an object with a sound footer is whole. Because an object describes itself, topics can
+be recovered from objects alone. The metadata store holds a copy of each description, the descriptor.
+
+Names, relative to the store's prefix. Leading zeros make the order of names the order of offsets::
+
+    {namespace}/{topic}/{stream id}/{first offset}-{end offset}-{epoch}.frames
+    {namespace}/{topic}/{stream id}/topic.json        the topic's record and its reservation
+"""
 
 import json
 import re
@@ -14,17 +27,17 @@ from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 
 MAX_INLINE_INDEX_BYTES = 4 * 1024
-"""A larger index is read from the object's own trailer; the metadata store is no place for it."""
+"""A larger index is not put into the metadata store; it is read from the object's trailer."""
 _MASK = (1 << 64) - 1
 
 
 class SegmentPart(NamedTuple):
-    """A run of frames that came from one segment, byte for byte."""
+    """Consecutive frames of an object that come from one segment, byte for byte."""
 
     position: int
-    """Where it begins in the object."""
+    """The part's first byte in the object."""
     seed: int
-    """With a frame's position in the object added, what the checksum of the frame's header is seeded with."""
+    """Plus a frame's position in the object: the seed of the checksum of the frame's header."""
 
     @classmethod
     def of(cls, position: int, segment_seed: int, segment_position: int) -> Self:
@@ -33,39 +46,39 @@ class SegmentPart(NamedTuple):
 
 @dataclass(frozen=True)
 class ObjectDescriptor:
-    """One object of a topic. The frames in it are those of `first_offset` up to `end_offset`, without a gap."""
+    """Describes one object of a topic, with the messages from `first_offset` to below `end_offset`, without a gap."""
 
     key: str
-    """The object's name in the store."""
+    """The object's key in the store."""
     topic: str
     stream_id: str
     epoch: int
-    """The owner's that made it; the frames in it have this epoch or an earlier one."""
+    """The epoch of the owner that made it. Its frames have this epoch or an earlier one."""
     first_offset: int
     end_offset: int
     first_time_us: int
     last_time_us: int
     frame_count: int
     data_bytes: int
-    """The frames; the trailer follows."""
+    """Bytes of the frames; the trailer follows."""
     size: int
-    """Of the whole object."""
+    """Bytes of the whole object."""
     checksum: int
     """XXH3-64 of the frames' bytes."""
     parts: tuple[SegmentPart, ...]
     file_seq: int
     byte_pos: int
-    """The number of the segment, and the position in it, of the first byte that the object does not have."""
+    """Segment number and position of the first byte of the log after the object."""
     created_us: int
     index: str | None = None
-    """The sparse index, as base64 of its bytes; None where it is too large for here."""
+    """The sparse index in base64; None if it is too large for the metadata store."""
 
     def part_at(self, position: int) -> SegmentPart:
-        """The part that holds a position."""
+        """Return the part that holds a position."""
         return next(part for part in reversed(self.parts) if part.position <= position)
 
     def part_end(self, part: SegmentPart) -> int:
-        """Where a part ends in the object."""
+        """Return the position in the object after a part."""
         following = (other.position for other in self.parts if other.position > part.position)
         return min(following, default=self.data_bytes)
 
@@ -82,30 +95,30 @@ class ObjectDescriptor:
 
 
 def inline_index(index: SparseIndex) -> str | None:
-    """The index as a descriptor carries it, if it is small enough."""
+    """Return the index as a descriptor carries it; None if it is too large."""
     data = index.to_bytes()
     return b64encode(data).decode() if len(data) <= MAX_INLINE_INDEX_BYTES else None
 
 
 @dataclass(frozen=True)
 class UploadHead:
-    """How far a topic is in the cloud: one record for each topic, which every change of its objects replaces.
+    """How far a topic is uploaded: one record per topic, which every change of its objects replaces.
 
-    That makes a change of objects one compare-and-swap, and keeps an owner of the past from making any.
+    So a change of objects is one compare-and-swap, and a former owner cannot make one.
     """
 
     stream_id: str
     epoch: int
     first_offset: int = 0
-    """The first offset that the objects have; equal to `uploaded_end` where there is none."""
+    """The first offset in the objects; equal to `uploaded_end` if there are none."""
     uploaded_end: int = 0
-    """The offset below which everything was uploaded, read back and described."""
+    """All messages below are uploaded, read back and described, or were removed by retention."""
     file_seq: int = 0
     byte_pos: int = 0
-    """The number of the segment, and the position in it, where the next object begins."""
+    """Segment number and position where the next object begins."""
     reserved_end: int = 0
-    """The owner gives no message an offset from here on before it has moved this. So it is known, when its disk is
-    lost, which offsets may have been seen."""
+    """The owner raises this before it assigns an offset at or above it. So if its disk is lost, it is known which
+    offsets readers may have seen."""
     object_count: int = 0
     object_bytes: int = 0
     updated_us: int = 0
@@ -123,7 +136,7 @@ class UploadHead:
 
 
 def _known_fields(kind: type[ObjectDescriptor | UploadHead], found: dict[str, Any]) -> dict[str, Any]:
-    """A later version may have written more; what it means is not needed here."""
+    """Return the fields that this version knows. A later version may have written more."""
     known = {field.name for field in fields(kind)}
     return {name: value for name, value in found.items() if name in known}
 
@@ -131,14 +144,14 @@ def _known_fields(kind: type[ObjectDescriptor | UploadHead], found: dict[str, An
 def damaged_object(
     descriptor: ObjectDescriptor, reason: str, *, position: int | None = None, first: int | None = None
 ) -> DamagedError:
-    """The error for an object that is not there or not what was written; `first` is the first offset concerned."""
+    """Return the error for an object that is missing or damaged; `first` is the first offset affected."""
     first = descriptor.first_offset if first is None else first
     where = descriptor.key if position is None else f"{descriptor.key} at byte {position}"
     return DamagedError(
         f"{reason}; offsets {first} to {descriptor.end_offset - 1} are affected",
         operation="read cloud object",
         place=where,
-        remedy="restore the object from a copy or an older version of it; messages that the table has are read there",
+        remedy="restore the object from a copy or an older version; committed messages are still read from the table",
         details={
             "object": descriptor.key,
             "topic": descriptor.topic,
@@ -149,15 +162,6 @@ def damaged_object(
     )
 
 
-# --------------------
-# The end of a cloud object, which says what the frames before it are. `docs/formats/cloud.md` has the drawing.
-#
-#     frames | sparse index | producers | description | footer
-#
-# An object tells all about itself: topics can be recovered from objects alone, when every other record is lost. The
-# trailer is written last, so an object with a sound footer is a whole one.
-
-
 FOOTER_BYTES = 64
 _FOOTER = struct.Struct("<8sQQQQQQQ")
 _MAGIC = b"ICEOBJ\x00\x01"
@@ -165,17 +169,19 @@ _MAGIC = b"ICEOBJ\x00\x01"
 
 @dataclass(frozen=True)
 class Trailer:
+    """The end of an object, which describes the frames before it."""
+
     index: SparseIndex
     descriptor: ObjectDescriptor
-    """Without its inline index and its size, which the object cannot say about itself: `size` is 0."""
+    """Without inline index and size, which the object cannot know: `size` is 0."""
     schemas: dict[int, str] = field(default_factory=dict)
-    """The topic's own Arrow schemas by id, as in the log's `stream.json`."""
+    """The topic's Arrow schemas by id, as in the log's `stream.json`."""
     record: dict[str, Any] = field(default_factory=dict)
     """The topic's settings when the object was made."""
     durable_end: int = 0
-    """The log's, when the object was made."""
+    """The durable end of the log when the object was made."""
     producers: bytes = b""
-    """The producers' state before the object's end offset, as the log saves it; only the log looks into it."""
+    """The state of producers before the object's end offset, in the log's own format."""
 
     def to_bytes(self) -> bytes:
         index = self.index.to_bytes()
@@ -203,7 +209,7 @@ class Trailer:
 
 
 def footer_data_bytes(footer: bytes) -> int | None:
-    """Where the trailer begins, by the last `FOOTER_BYTES` of an object; None if they are not a sound footer."""
+    """Return the position of the trailer by an object's last `FOOTER_BYTES`; None if they are no sound footer."""
     if len(footer) != FOOTER_BYTES or not footer.startswith(_MAGIC):
         return None
     if xxhash.xxh3_64_intdigest(footer[:-8]) != int.from_bytes(footer[-8:], "little"):
@@ -211,20 +217,20 @@ def footer_data_bytes(footer: bytes) -> int | None:
     return int(_FOOTER.unpack(footer)[1])
 
 
-def decode_trailer(data: bytes, place: str) -> Trailer:
-    """The trailer that fills `data`; raises `DamagedError` where it is not sound."""
+def decode_trailer(data: bytes, key: str) -> Trailer:
+    """Decode the trailer that fills `data`; raise `DamagedError` if it is not sound."""
     footer = data[-FOOTER_BYTES:]
     if footer_data_bytes(footer) is None:
-        raise _unsound("it has no sound footer", place)
+        raise _unsound("it has no sound footer", key)
     _, _, index_length, producers_length, description_length, _, checksum, _ = _FOOTER.unpack(footer)
     sections = data[:-FOOTER_BYTES]
     if len(sections) != index_length + producers_length + description_length:
-        raise _unsound("its trailer has another length than its footer says", place)
+        raise _unsound("the length of its trailer does not match its footer", key)
     if xxhash.xxh3_64_intdigest(sections) != checksum:
-        raise _unsound("the checksum of its trailer does not match", place)
+        raise _unsound("the checksum of its trailer does not match", key)
     index = SparseIndex.from_bytes(sections[:index_length])
     if index is None:
-        raise _unsound("the checksum of its index does not match", place)
+        raise _unsound("the checksum of its index does not match", key)
     description = json.loads(sections[index_length + producers_length :])
     return Trailer(
         index=index,
@@ -237,7 +243,7 @@ def decode_trailer(data: bytes, place: str) -> Trailer:
 
 
 def check_trailer(data: bytes, descriptor: ObjectDescriptor) -> Trailer:
-    """The trailer of a described object; raises `DamagedError` where it is not the one that belongs to it."""
+    """Decode the trailer of a described object; raise `DamagedError` if it does not match the descriptor."""
     try:
         trailer = decode_trailer(data, descriptor.key)
     except DamagedError as error:
@@ -251,22 +257,12 @@ def check_trailer(data: bytes, descriptor: ObjectDescriptor) -> Trailer:
         descriptor.data_bytes,
         descriptor.checksum,
     ):
-        raise damaged_object(descriptor, "the object is another one than the one that was described")
+        raise damaged_object(descriptor, "the object does not match its descriptor")
     return trailer
 
 
-def _unsound(reason: str, place: str) -> DamagedError:
-    return DamagedError(f"the object is damaged: {reason}", operation="read cloud object", place=place)
-
-
-# --------------------
-# Names of objects.
-#
-#     {root_prefix}/{namespace}/{topic}/{stream id}/{first offset}-{end offset}-{epoch}.frames
-#     {root_prefix}/{namespace}/{topic}/{stream id}/topic.json        the topic's record and its reservation
-#
-# The prefix is the store's own matter; names here begin behind it. Leading zeros make the order of names that of
-# offsets.
+def _unsound(reason: str, key: str) -> DamagedError:
+    return DamagedError(f"the object is damaged: {reason}", operation="read cloud object", place=key)
 
 
 SUFFIX = ".frames"
@@ -282,13 +278,13 @@ class ObjectName(NamedTuple):
 
     @classmethod
     def parse(cls, key: str) -> Self | None:
-        """What an object's name says, or None if it is not one of ours."""
+        """Parse an object's key; None if it is not one of ours."""
         match = _PATTERN.fullmatch(key)
         return cls(*map(int, match.groups())) if match else None
 
 
 def topic_prefix(topic: TopicName) -> str:
-    """Of everything of a topic, whatever stream."""
+    """Return the prefix of all objects of a topic, of whatever stream."""
     return f"{topic.namespace}/{topic.name}/"
 
 

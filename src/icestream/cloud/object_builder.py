@@ -1,4 +1,4 @@
-"""Making one object of a range of the log: steps 2 and 3 of an upload."""
+"""Makes one object out of a range of the log: steps 2 and 3 of an upload."""
 
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -32,26 +32,22 @@ from icestream.model.frames import Frame
 from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 
-# --------------------
-# Frames on their way from the log's segments into one object: read in large pieces, each frame checked.
-
-
 READ_BYTES = 8 << 20
 INDEX_INTERVAL_BYTES = 1 << 20
-"""An index of a 1 GiB object has then 24 KiB, and a seek reads a mebibyte too much at most."""
+"""With it the index of a 1 GiB object has 24 KiB, and a seek reads at most 1 MiB too much."""
 _FRAMES_IN_A_ROW = 32
 
 
 class LogPosition(NamedTuple):
-    """A position in the log, behind a whole frame or before the first."""
+    """A position in the log, at the beginning or the end of a frame."""
 
     file_seq: int
-    """The number of the segment."""
+    """The segment's number."""
     byte_pos: int
 
 
 class LogRange(NamedTuple):
-    """Frames that follow on each other in the log; all of them durable."""
+    """Consecutive durable frames of the log."""
 
     first_offset: int
     end_offset: int
@@ -72,7 +68,7 @@ class SegmentSlice(NamedTuple):
 
 
 class ProducerTracker(Protocol):
-    """What producers sent, up to the frame that was noted last."""
+    """The state of producers up to the frame that was noted last."""
 
     def note(self, frame: Frame, /) -> None: ...
 
@@ -80,7 +76,7 @@ class ProducerTracker(Protocol):
 
 
 class FrameSource(Protocol):
-    """A log as the uploader sees it. What it gives out is durable, whatever happens to the machine."""
+    """A log as the uploader sees it. Everything that it returns is durable on disk."""
 
     @property
     def epoch(self) -> int: ...
@@ -89,26 +85,26 @@ class FrameSource(Protocol):
     def schemas(self) -> dict[int, str]: ...
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset that the log has and the one behind the last durable message."""
+        """Return the first offset of the log, and the durable end."""
 
     def plan(self, first_offset: int, hint: LogPosition, max_bytes: int | None) -> LogRange | None:
-        """Whole frames from an offset on, as many as fit and at least one; None if there are none.
+        """Return whole frames from an offset on, as many as fit and at least one; None if there are none.
 
-        `hint` is where the offset is thought to lie.
+        `hint` is the likely position of the offset.
         """
 
     def find_range(self, first_offset: int, end_offset: int) -> LogRange | None:
-        """The frames between two offsets; None where the log has not all of them."""
+        """Return the frames between two offsets; None if the log does not hold all of them."""
 
     def slices(self, log_range: LogRange) -> AbstractContextManager[Iterator[SegmentSlice]]:
-        """The log_range segment by segment; retention leaves it alone for a bounded time."""
+        """Give the range segment by segment. Retention keeps it for a bounded time."""
 
     def producers(self, log_range: LogRange) -> ProducerTracker:
-        """The producers' state before a range."""
+        """Return the state of producers before a range."""
 
 
 class FramePacker:
-    """Iterates over a range's bytes as they go into an object, and gathers what is to be said about them."""
+    """Iterates over the bytes of a range, checks each frame, and collects what the descriptor says about them."""
 
     def __init__(self, source: FrameSource, log_range: LogRange, read_bytes: int = READ_BYTES) -> None:
         self._source = source
@@ -133,22 +129,22 @@ class FramePacker:
         return self._producers.to_bytes()
 
     def __iter__(self) -> Generator[memoryview, None, None]:
-        """Pieces of whole, sound frames. Raises `DamagedError` where the log does not hold what it should."""
+        """Yield chunks of whole, sound frames; raise `DamagedError` if the log does not hold them."""
         with self._source.slices(self.log_range) as slices:
             for segment in slices:
                 self.parts.append(SegmentPart.of(self.data_bytes, segment.seed, segment.start))
                 position = segment.start
                 while position < segment.end:
-                    piece = self._piece(segment, position)
-                    position += len(piece)
-                    self.data_bytes += len(piece)
-                    self._hash.update(piece)
-                    yield piece
+                    chunk = self._chunk(segment, position)
+                    position += len(chunk)
+                    self.data_bytes += len(chunk)
+                    self._hash.update(chunk)
+                    yield chunk
         if self.end_offset != self.log_range.end_offset:
             raise self._damaged(self.log_range.end, "frames are missing")
 
-    def _piece(self, segment: SegmentSlice, position: int) -> memoryview:
-        """The whole frames that one read finds at a position, at least one; a larger frame is read again, wholly."""
+    def _chunk(self, segment: SegmentSlice, position: int) -> memoryview:
+        """Read whole frames at a position, at least one. A frame larger than a read is read again, whole."""
         buffer = memoryview(segment.file.read(min(self._read_bytes, segment.end - position), position))
         end = self._check(segment, position, buffer)
         if not end:
@@ -164,7 +160,7 @@ class FramePacker:
         return buffer[:end]
 
     def _check(self, segment: SegmentSlice, position: int, buffer: memoryview) -> int:
-        """Where the last whole frame in a buffer ends; each one is checked and taken note of."""
+        """Check and note the frames in a buffer, and return the end of the last whole one."""
         end, seed, object_position = 0, segment.seed + position, self.data_bytes
         while end < len(buffer):
             outcome = decode(buffer, end, seed + end)
@@ -174,43 +170,43 @@ class FramePacker:
                 raise self._damaged(LogPosition(segment.file_seq, position + end), outcome.reason, segment.name)
             frame = outcome.frame
             if frame.base_offset != self.end_offset:
-                reason = "a frame that does not follow on the one before"
+                reason = "a frame does not follow the one before"
                 raise self._damaged(LogPosition(segment.file_seq, position + end), reason, segment.name)
             self._note(frame, object_position + end)
             end = outcome.end
             if self.frame_count % _FRAMES_IN_A_ROW == 0:
-                time.sleep(0)  # lets others segment: who publishes should not have to wait for the interpreter
+                time.sleep(0)  # let publishing threads take the global lock
         return end
 
     def _note(self, frame: Frame, position: int) -> None:
         self.frame_count += 1
-        if frame.publish_time_us:  # frames that a repair has put in the place of lost ones have no time
+        if frame.publish_time_us:  # frames by which a repair replaced lost ones have no time
             self.first_time_us = self.first_time_us or frame.publish_time_us
             self.last_time_us = frame.publish_time_us
         self.end_offset = frame.end_offset
         self.index.add(frame.base_offset, position, frame.publish_time_us)
         self._producers.note(frame)
 
-    def _damaged(self, place: LogPosition, reason: str, name: str = "the log") -> IcestreamError:
+    def _damaged(self, at: LogPosition, reason: str, name: str = "the log") -> IcestreamError:
         return DamagedError(
-            f"durable bytes are lost: {reason}; offset {self.end_offset} and following are affected, none of them was "
+            f"durable bytes are lost: {reason}; messages from offset {self.end_offset} on are affected and not "
             "uploaded",
             operation="upload",
-            place=f"{name} at byte {place.byte_pos}",
-            remedy="restore the file from a copy, or look with `icestream wal inspect` and give the loss up for good "
-            "with `icestream wal repair`",
-            details={"file": name, "position": place.byte_pos, "first_offset": self.end_offset},
+            place=f"{name} at byte {at.byte_pos}",
+            remedy="restore the file from a copy; or inspect it with `icestream wal inspect`, and accept the loss with "
+            "`icestream wal repair`",
+            details={"file": name, "position": at.byte_pos, "first_offset": self.end_offset},
         )
 
 
 def _frame_bytes(buffer: memoryview, seed: int) -> int:
-    """How long a frame is that does not fit into the buffer; 0 where not even its header does."""
+    """Return the length of a frame that does not fit into the buffer; 0 if not even its header fits."""
     outcome = decode(buffer, 0, seed) if len(buffer) >= HEADER_BYTES else None
     return outcome.needed if isinstance(outcome, Incomplete) else 0
 
 
 class ObjectBuilder:
-    """`record` gives the topic's settings, and `cancelled` says whether to break off."""
+    """Builds objects of one topic. `record` returns the topic's settings; `cancelled` returns whether to stop."""
 
     def __init__(
         self,
@@ -234,16 +230,16 @@ class ObjectBuilder:
         self._clock = clock
 
     def build(self, key: str, log_range: LogRange) -> ObjectDescriptor:
-        """Steps 2 and 3; an object that an earlier try finished is taken as it is."""
+        """Run steps 2 and 3. An object that an earlier attempt finished is adopted."""
         if (adopted := self.adopt(key, log_range)) is not None:
             return adopted
         packer = FramePacker(self.source, log_range, self._read_bytes)
         writer = self.store.writer(key)
         try:
-            with closing(iter(packer)) as pieces:
-                for piece in pieces:
+            with closing(iter(packer)) as chunks:
+                for chunk in chunks:
                     self._check_cancelled()
-                    writer.write(piece)
+                    writer.write(chunk)
             trailer = self._trailer(key, packer).to_bytes()
             writer.write(trailer)
             descriptor = self._descriptor(key, packer, packer.data_bytes + len(trailer))
@@ -260,21 +256,21 @@ class ObjectBuilder:
             self._read_back(descriptor)
         except DamagedError as error:
             raise UnavailableError(
-                f"the object that was just sent is not what was sent: {error.message}",
+                f"the store does not hold the object as it was sent: {error.message}",
                 operation="upload",
                 place=f"{self.store.name}: {key}",
-                remedy="it is sent again",
+                remedy="wait: the broker sends the object again",
             ) from error
         return descriptor
 
     def adopt(self, key: str, log_range: LogRange) -> ObjectDescriptor | None:
-        """The object of that name if it holds just the range's bytes; one that does not is removed."""
+        """Return the object of that name if it holds exactly the range's bytes. Another object is removed."""
         info = self.store.stat(key)
         if info is None:
             return None
         packer = FramePacker(self.source, log_range, self._read_bytes)
-        with closing(iter(packer)) as pieces:
-            for _ in pieces:
+        with closing(iter(packer)) as chunks:
+            for _ in chunks:
                 self._check_cancelled()
         expected = self._descriptor(key, packer, info.size)
         try:
@@ -286,10 +282,10 @@ class ObjectBuilder:
 
     def _check_cancelled(self) -> None:
         if self._cancelled():
-            raise ClosedError("the upload was broken off", operation="upload", place=str(self.topic))
+            raise ClosedError("the upload was cancelled", operation="upload", place=str(self.topic))
 
     def _read_back(self, descriptor: ObjectDescriptor) -> Trailer:
-        """Step 3; raises `DamagedError` where the store has something else than what was sent."""
+        """Run step 3; raise `DamagedError` if the store holds other bytes than were sent."""
         info = self.store.stat(descriptor.key)
         found = info.size if info is not None else 0
         if found != descriptor.size or found <= descriptor.data_bytes:

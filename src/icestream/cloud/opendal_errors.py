@@ -1,8 +1,7 @@
-"""OpenDAL's errors as ours.
+"""Turns OpenDAL's errors into ours.
 
-OpenDAL tells with an error the whole request and answer: addresses with the identifiers of uploads in them, headers,
-sometimes the body. None of that is passed on, only what went wrong, and without secrets; neither are its errors
-chained to ours, because a traceback would show them.
+OpenDAL's error text holds the whole request and response: URLs with upload ids, headers, sometimes the body. Ours says
+only what went wrong, without secrets. OpenDAL's errors are not chained to ours, because a traceback would show them.
 """
 
 import errno
@@ -61,34 +60,34 @@ _URL = re.compile(r"(https?://[^\s?)]*)\?[^\s)]*")
 _MESSAGE = re.compile(r'\bmessage: "([^"]+)"')
 _WHAT = re.compile(r" => (.+?)(?:, source: |\n|$)")
 _WHY = re.compile(r"(?:\nSource:\n\s*|, source: )(.+)")
-_REMEDY = "look at cloud.root, at the credentials in cloud or the environment, and at cloud.region"
+_REMEDY = "check cloud.root, cloud.region, and the credentials in the settings or the environment"
 
 
-def typed(error: BaseException, secrets: Iterable[str], *, operation: str, place: str) -> IcestreamError:
-    """Our error for one of `FAILURES`."""
+def to_typed_error(error: BaseException, secrets: Iterable[str], *, operation: str, place: str) -> IcestreamError:
+    """Return our error for one of `FAILURES`."""
     kind, text = _kind(error), _text(error)
     for secret in secrets:
         text = text.replace(secret, MASK)
     text = _URL.sub(r"\1", mask_text(text))[:_MAX_TEXT]
     code = _first(_CODE, str(error))
     if kind in _EXISTS:
-        return ObjectExistsError("there is an object of that name", operation=operation, place=place)
+        return ObjectExistsError("an object of that name exists", operation=operation, place=place)
     if kind == "NotFound" and code in _NO_OBJECT:
         return ObjectNotFoundError("there is no such object", operation=operation, place=place)
     is_refused = kind in _REFUSED or kind == "NotFound" or _first(_STATUS, str(error)) in _REFUSED_STATUS
     if is_refused or _REFUSED_TEXT.search(text):
-        reason = f"the object store does not let us do this: {code or text}"
+        reason = f"the object store denies this: {code or text}"
         return InvalidRequestError(reason, operation=operation, place=place, remedy=_REMEDY)
-    return UnavailableError(f"the object store cannot do this now: {text}", operation=operation, place=place)
+    return UnavailableError(f"the object store failed: {text}", operation=operation, place=place)
 
 
 def may_be_short(error: BaseException) -> bool:
-    """Whether a read may have failed because the object ends before. Stores say that in many ways, outages in few."""
+    """Return whether a read may have failed because the object is too short: whether it is no outage."""
     return _OUTAGE.search(str(error)) is None
 
 
 def _kind(error: BaseException) -> str:
-    """Its class, by OpenDAL's names; writers raise an `OSError` whose text begins with it."""
+    """Return OpenDAL's name of the error's kind. Writers raise an `OSError` whose text begins with it."""
     if isinstance(error, OSError):
         if error.errno is None:
             return str(error).partition(" ")[0]
@@ -97,14 +96,14 @@ def _kind(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What went wrong in one line. Of an answer only its code and message: its body may hold anything."""
+    """Return what went wrong, in one line. Of a response only status, code and message: its body may hold anything."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.strerror or str(error)
     text = str(error)
     status = _first(_STATUS, text)
     if status:
         said = (_first(_CODE, text), _first(_MESSAGE, text))
-        return ", ".join([f"it answers {status}", *filter(None, said)])
+        return ", ".join([f"status {status}", *filter(None, said)])
     return ": ".join(filter(None, (_first(_WHAT, text), _first(_WHY, text)))) or _kind(error)
 
 

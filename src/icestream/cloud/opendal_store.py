@@ -1,7 +1,7 @@
 """Object stores through OpenDAL.
 
-OpenDAL tries requests that fail again, and ends those that take too long. Its calls let other threads of Python run
-while they wait, but for one, the step of a blocking list. So lists are asynchronous here, each on a loop of its own.
+OpenDAL retries failed requests and ends those that take too long. Its calls release Python's global lock while they
+wait, except the step of a blocking list. So lists are asynchronous here, each on an event loop of its own.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from opendal.types import Entry
 from pydantic import SecretStr
 
 from icestream.cloud import directory
-from icestream.cloud.opendal_errors import FAILURES, may_be_short, typed
+from icestream.cloud.opendal_errors import FAILURES, may_be_short, to_typed_error
 from icestream.cloud.store import ObjectInfo, ObjectStore, ObjectWriter
 from icestream.config import CloudSettings
 from icestream.model.errors import (
@@ -39,20 +39,18 @@ from icestream.model.errors import (
 from icestream.model.frame_bytes import Bytes
 from icestream.model.units import MIB
 
-# --------------------
-# Writes one object through OpenDAL: in one request if it is small, else in parts.
-#
-# The store itself sees to it that an object is there wholly or not at all, and that of several writers one wins:
-# the last
-# request is conditional on there being no object. That request may be repeated because its answer was lost, and then
-# finds the object that it made itself. So each writer leaves a token in the object's metadata, and knows its own.
-
-
-_TOKEN = "writer"  # plain letters: not every store takes others in the names of metadata  # noqa: S105
+_TOKEN = "writer"  # letters only: not every store allows other characters in names of metadata  # noqa: S105
 
 
 class OpendalWriter:
-    """For one thread. At most `parallel + 1` parts are in memory."""
+    """Writes one object: in one request if it is small, otherwise in parts. For one thread.
+
+    The store makes the object whole or not at all, and lets one of several writers win: the last request is conditional
+    on there being no object. OpenDAL may repeat that request because its response was lost, and then finds the object
+    that it made itself. So each writer leaves a token in the object's metadata, and recognizes its own.
+
+    At most `parallel + 1` parts are in memory.
+    """
 
     def __init__(
         self,
@@ -84,14 +82,14 @@ class OpendalWriter:
         file = self._file()
         with memoryview(data).cast("B") as view:
             for start in range(0, len(view), self._part_bytes):
-                piece = bytes(view[start : start + self._part_bytes])
+                part = bytes(view[start : start + self._part_bytes])
                 try:
-                    file.write(piece)
+                    file.write(part)
                 except FAILURES as error:
-                    # OpenDAL would go on without what it could not send, so it must not get another call.
+                    # OpenDAL would continue without the part that failed, so it must not be called again.
                     self._state = self._typed(error, "write object")
                     raise self._state from None
-                self._written += len(piece)
+                self._written += len(part)
 
     def finish(self) -> None:
         file, self._state = self._file(), None
@@ -101,71 +99,68 @@ class OpendalWriter:
             self._settle(self._typed(error, "finish object"))
 
     def abort(self) -> None:
-        """OpenDAL cannot call off an upload in parts: S3 keeps them, unseen, until the bucket's rules remove them."""
+        """End the upload. OpenDAL cannot abort it: S3 keeps its parts until the bucket's rules remove them."""
         self._state = None
 
     def _file(self) -> File:
         if isinstance(self._state, IcestreamError):
             raise self._state
         if self._state is None:
-            raise ClosedError("the object was finished or given up", operation="write object", place=self._place)
+            raise ClosedError("the object was finished or aborted", operation="write object", place=self._place)
         return self._state
 
     def _settle(self, error: IcestreamError) -> None:
-        """What it means that the last request failed: see what is there."""
+        """Look at the store to see what the failure of the last request means; raise unless the object is ours."""
         try:
             found = self._operator.stat(self._path)
         except exceptions.NotFound:
             if isinstance(error, ObjectExistsError | ObjectNotFoundError):
-                reason = "the store has lost the upload, or has another one of that name under way"
+                reason = "the store has lost the upload, or another upload of that name is in progress"
                 raise UnavailableError(reason, operation="finish object", place=self._place) from None
         except FAILURES:
             pass
         else:
             if (found.user_metadata or {}).get(_TOKEN) == self._token and found.content_length == self._written:
-                return  # only the answer got lost
+                return  # only the response was lost
             if isinstance(error, ObjectNotFoundError):
                 error = self._typed(exceptions.AlreadyExists(), "finish object")
         raise error from None
 
     def _typed(self, error: BaseException, operation: str) -> IcestreamError:
-        return typed(error, self._secrets, operation=operation, place=self._place)
+        return to_typed_error(error, self._secrets, operation=operation, place=self._place)
 
 
-# --------------------
-# What OpenDAL is told for each backend.
-#
-# Settings that are not given are not passed on, so that OpenDAL looks where each provider's own tools do: environment
-# variables, configuration files, the machine's identity.
-
+# OpenDAL's options for each backend. A setting that is not set is not passed on: then OpenDAL looks where each
+# provider's own tools look, in environment variables, configuration files and the machine's identity.
 
 _AZURE = "https://{account}.blob.core.windows.net"
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A service of OpenDAL, where in it our objects are, and what must never be shown."""
+    """A service of OpenDAL, the location of our objects in it, and the secrets that no message may show."""
 
     scheme: str
     options: Mapping[str, str] = field(repr=False)
-    base: str  # stands before every key; empty or with a slash at its end
-    name: str  # for people
+    base: str  # the prefix of every key; empty or ending with a slash
+    name: str  # for messages and logs
     secrets: tuple[str, ...] = field(repr=False)
 
 
 def backend_of(settings: CloudSettings, prefix: str) -> Backend:
-    """Settings are valid already: what belongs together is there, and what does not is not."""
+    """Return the backend that the settings name. The settings are validated already."""
     if settings.backend is None:
-        raise InvalidRequestError("there is no object store", operation="open store", remedy="set cloud.backend")
+        raise InvalidRequestError("no object store is configured", operation="open store", remedy="set cloud.backend")
     root = settings.root or ""
     if settings.backend in ("s3", "gcs", "azblob"):
-        place, _, inner = root.rpartition("://")[2].partition("/")
-        options = _CLOUDS[settings.backend](settings, place)
-        name = f"{settings.backend}://{place}"
+        container, _, inner = root.rpartition("://")[2].partition("/")
+        options = _CLOUDS[settings.backend](settings, container)
+        name = f"{settings.backend}://{container}"
     else:
-        place, inner = (str(Path(root).expanduser().absolute()), "") if settings.backend == "fs" else (root, "")
-        options = {"root": place} if settings.backend == "fs" else {}
-        name = place if settings.backend == "fs" else f"memory://{place}"
+        is_directory, inner = settings.backend == "fs", ""
+        path = str(Path(root).expanduser().absolute()) if is_directory else root
+        options = {"root": path} if is_directory else {}
+        name = path if is_directory else f"memory://{path}"
     base = "".join(f"{part}/" for part in f"{inner}/{prefix}".split("/") if part)
     given = {option: value for option, value in options.items() if value}
     return Backend(settings.backend, given, base, f"{name.rstrip('/')}/{base}".rstrip("/"), _secrets(settings))
@@ -225,7 +220,7 @@ def _secrets(settings: CloudSettings) -> tuple[str, ...]:
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _PAGE = 1_000
-# A key is a path below the prefix. OpenDAL or a store would quietly make other keys of these.
+# A key is a path below the prefix. OpenDAL or a store would silently change keys like these.
 _UNUSABLE_KEY = re.compile(r"^$|^[\s/]|[\s/]$|//|(?:^|/)\.{1,2}(?:/|$)|[\x00-\x1f\x7f\\]|^\.unfinished/")
 
 _memory: dict[str, opendal.Operator] = {}
@@ -233,9 +228,9 @@ _memory_lock = threading.Lock()
 
 
 def open_object_store(settings: CloudSettings, prefix: str) -> ObjectStore:
-    """The store that the settings name; names of objects begin with the prefix.
+    """Return the store that the settings name. The prefix is added to every key.
 
-    No request is made yet. Stores in memory are shared by all of this process that give the same `root`.
+    No request is made yet. In-memory stores with the same `root` are one store within a process.
     """
     backend = backend_of(settings, prefix)
     if backend.scheme == "fs":
@@ -244,6 +239,8 @@ def open_object_store(settings: CloudSettings, prefix: str) -> ObjectStore:
 
 
 class OpendalStore:
+    """An `ObjectStore` through OpenDAL."""
+
     def __init__(self, backend: Backend, settings: CloudSettings) -> None:
         self._backend = backend
         self._part_bytes = settings.part_mb * MIB
@@ -288,7 +285,7 @@ class OpendalStore:
             raise ours from None
         if len(data) != length:
             self._check_size(key, start + length)
-            raise UnavailableError("the answer came cut", operation="read object", place=self._place(key))
+            raise UnavailableError("the response was cut short", operation="read object", place=self._place(key))
         return data
 
     def stat(self, key: str) -> ObjectInfo | None:
@@ -325,7 +322,7 @@ class OpendalStore:
                 raise ours from None
 
     def close(self) -> None:
-        """Connections end when the last user of OpenDAL's operator is gone."""
+        """Do nothing: OpenDAL closes connections when its operator is garbage-collected."""
 
     def _check_size(self, key: str, needed: int) -> None:
         found = self.stat(key)
@@ -333,25 +330,25 @@ class OpendalStore:
             raise ObjectNotFoundError("there is no such object", operation="read object", place=self._place(key))
         if found.size < needed:
             raise DamagedError(
-                f"the object has {found.size} bytes, and is read up to {needed}",
+                f"the object has {found.size} bytes, {needed} are needed",
                 operation="read object",
                 place=self._place(key),
             )
 
     def _path(self, key: str) -> str:
         if _UNUSABLE_KEY.search(key):
-            raise InvalidRequestError("this cannot be the name of an object", operation="name object", place=repr(key))
+            raise InvalidRequestError("an object cannot have this name", operation="name object", place=repr(key))
         return self._backend.base + key
 
     def _place(self, key: str) -> str:
         return f"{self.name}/{key}"
 
     def _typed(self, error: BaseException, operation: str, key: str) -> IcestreamError:
-        return typed(error, self._backend.secrets, operation=operation, place=self._place(key))
+        return to_typed_error(error, self._backend.secrets, operation=operation, place=self._place(key))
 
 
 class DirectoryStore(OpendalStore):
-    """Reads through OpenDAL and writes itself; see `directory`."""
+    """An `ObjectStore` in a local directory: reads through OpenDAL and writes with `directory`."""
 
     def __init__(self, backend: Backend, settings: CloudSettings) -> None:
         super().__init__(backend, settings)
@@ -379,7 +376,7 @@ class DirectoryStore(OpendalStore):
 
 
 class _Listing:
-    """Pages of a list; only this thread waits for them."""
+    """Reads the pages of a list; only the calling thread waits."""
 
     def __init__(self, operator: opendal.AsyncOperator, path: str) -> None:
         self._operator = operator

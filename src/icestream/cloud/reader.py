@@ -1,7 +1,7 @@
-"""Reading a topic's frames out of its objects, from an offset on.
+"""Reads a topic's frames from its objects, from an offset on.
 
-The object is found by the offset, the place in it by its sparse index. The first range that is read is small, so that
-the first message comes soon; the following ones grow, and are read ahead of who asks, from object to object.
+The object map finds the object, and its sparse index the position in it. The first range that is read is small, so that
+the first message comes soon. The following ranges grow and are read ahead in the background, from object to object.
 """
 
 import threading
@@ -23,10 +23,6 @@ from icestream.model.frame_bytes import Complete, Corrupt, Decoded, Incomplete, 
 from icestream.model.frames import Frame
 from icestream.model.sparse_index import SparseIndex
 
-# --------------------
-# The sparse indexes of objects, as readers need them: from the description, or from the object's own trailer.
-
-
 _MAX_BYTES = 16 << 20
 _ENTRY_BYTES = 24
 _FIXED_BYTES = 256
@@ -34,7 +30,10 @@ _log = structlog.get_logger(__name__)
 
 
 class ObjectIndexCache:
-    """Thread-safe. Those that were read from objects are kept, so many bytes of them."""
+    """The sparse indexes of objects: from the descriptor, or from the object's trailer. Thread-safe.
+
+    Indexes that were read from trailers are cached, up to `max_bytes`.
+    """
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._free_bytes = max_bytes
@@ -42,7 +41,7 @@ class ObjectIndexCache:
         self._kept: OrderedDict[str, SparseIndex] = OrderedDict()
 
     def get(self, store: ObjectStore, descriptor: ObjectDescriptor) -> SparseIndex:
-        """The object's index. One that is damaged is passed over: without an index the frames tell the same."""
+        """Return the object's index. A damaged one counts as empty: then the object is read from its beginning."""
         inline = descriptor.sparse_index()
         if inline is not None:
             return inline
@@ -55,9 +54,9 @@ class ObjectIndexCache:
             data = store.read(descriptor.key, descriptor.data_bytes, descriptor.size - descriptor.data_bytes)
             index = check_trailer(data, descriptor).index
         except ObjectNotFoundError as error:
-            raise damaged_object(descriptor, "the object is gone") from error
+            raise damaged_object(descriptor, "the object is missing") from error
         except DamagedError as error:
-            _log.warning("a cloud object's index cannot be used", object=descriptor.key, error=str(error))
+            _log.warning("object_index_damaged", object=descriptor.key, error=str(error))
             index = SparseIndex(1)
         self._keep(descriptor.key, index)
         return index
@@ -76,17 +75,16 @@ def _nbytes(index: SparseIndex) -> int:
     return _FIXED_BYTES + _ENTRY_BYTES * len(index)
 
 
-# --------------------
-# What all readers of cloud objects share: threads that read ahead, a bound on the bytes read ahead, indexes.
-
-
 class ReadPool:
-    """Thread-safe. The threads are made when they are first needed; a reader that does not read occupies none."""
+    """What all readers of objects share: threads that read ahead, a limit on the bytes read ahead, indexes.
+
+    Thread-safe. Threads start when they are first needed; an idle reader uses none.
+    """
 
     def __init__(self, settings: ReaderSettings | None = None) -> None:
         settings = settings or ReaderSettings()
         self.reader_bytes = settings.cloud_prefetch_bytes
-        """Most bytes that one reader has read ahead."""
+        """Bytes that one reader reads ahead at most."""
         self.indexes = ObjectIndexCache()
         self._free_bytes = settings.cloud_prefetch_max_bytes
         self._lock = threading.Lock()
@@ -94,13 +92,13 @@ class ReadPool:
 
     @property
     def free_bytes(self) -> int:
-        """What may still be read ahead, by all readers together."""
+        """Bytes that all readers together may still read ahead."""
         return self._free_bytes
 
     def start(self, read: Callable[[], bytes], nbytes: int) -> "Future[bytes] | None":
-        """Begin to read in the background; None where all readers together have read too much ahead.
+        """Start a read in the background; return None if the readers together have reached their limit.
 
-        The bytes count until they are given back.
+        The bytes count until they are released.
         """
         with self._lock:
             if nbytes > self._free_bytes:
@@ -108,29 +106,25 @@ class ReadPool:
             self._free_bytes -= nbytes
         try:
             return self._threads.submit(read)
-        except RuntimeError:  # closed: who still reads does so in its own thread
-            self.give_back(nbytes)
+        except RuntimeError:  # closed: a reader that goes on reads in its own thread
+            self.release(nbytes)
             return None
 
-    def give_back(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         with self._lock:
             self._free_bytes += nbytes
 
     def close(self) -> None:
-        """End the threads, as soon as they have read what they are reading."""
+        """Stop the threads after their current reads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-# --------------------
-# Reading ranges of objects in the order of a plan, some of them ahead of who asks.
-
-
 _MAX_RANGES = 16
-"""That one reader has read ahead, however small they are."""
+"""Ranges that one reader reads ahead at most, however small they are."""
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of an object's frames."""
+    """A range of bytes of an object's frames."""
 
     descriptor: ObjectDescriptor
     start: int
@@ -138,7 +132,7 @@ class ObjectRange(NamedTuple):
 
 
 class RangeRead:
-    """A range, and its bytes once they are there."""
+    """The read of a range: pending, running or done."""
 
     def __init__(self, store: ObjectStore, wanted: ObjectRange, pool: ReadPool, *, ahead: bool) -> None:
         self.range = wanted
@@ -151,27 +145,27 @@ class RangeRead:
         return self._future is not None
 
     def data(self) -> bytes:
-        """Its bytes; one that no thread has come to yet is read by the caller, who so waits for no other reader."""
+        """Return the bytes. If no thread has started the read, the caller reads, and so waits for no other reader."""
         future, self._future = self._future, None
         if future is None:
             return self._read()
-        self._give_back(future)
+        self._release(future)
         return self._read() if future.cancel() else future.result()
 
     def drop(self) -> None:
         future, self._future = self._future, None
         if future is not None:
-            self._give_back(future)
+            self._release(future)
             future.cancel()
 
-    def _give_back(self, future: "Future[bytes]") -> None:
-        """The bytes are no longer read ahead: at once if they are there, else as soon as nobody reads them."""
+    def _release(self, future: "Future[bytes]") -> None:
+        """Release the bytes, at once if the read is done, otherwise when it ends."""
         pool, nbytes = self._pool, self.range.length
-        future.add_done_callback(lambda _: pool.give_back(nbytes))
+        future.add_done_callback(lambda _: pool.release(nbytes))
 
 
 class ReadAhead:
-    """Not thread-safe."""
+    """Reads the ranges of a plan in order, some of them ahead. Not thread-safe."""
 
     def __init__(self, store: ObjectStore, plan: Iterator[ObjectRange], pool: ReadPool) -> None:
         self._store = store
@@ -179,19 +173,19 @@ class ReadAhead:
         self._pool = pool
         self._pending: deque[RangeRead] = deque()
         self._failure: IcestreamError | None = None
-        # A reader that was forgotten gives back what it read ahead.
+        # A reader that is garbage-collected releases its bytes.
         self._forgotten = weakref.finalize(self, _drop_all, self._pending)
         self._forgotten.atexit = False
 
     def next(self, *, ahead: bool) -> RangeRead | None:
-        """The following piece; None at the end of the plan. Raises as the plan does, after the pieces before.
+        """Return the next read; None at the end of the plan. An error of the plan is raised after the reads before it.
 
-        With `ahead` it begins to read those that follow too.
+        With `ahead`, start the reads that follow.
         """
-        piece = self._pending.popleft() if self._pending else self._planned(ahead=False)
+        read = self._pending.popleft() if self._pending else self._planned(ahead=False)
         if ahead:
             self._fill()
-        return piece
+        return read
 
     def close(self) -> None:
         self._forgotten()
@@ -199,17 +193,17 @@ class ReadAhead:
     def _fill(self) -> None:
         pending = self._pending
         while self._failure is None and len(pending) < _MAX_RANGES:
-            if sum(piece.range.length for piece in pending) >= self._pool.reader_bytes:
+            if sum(read.range.length for read in pending) >= self._pool.reader_bytes:
                 return
             try:
-                piece = self._planned(ahead=True)
+                read = self._planned(ahead=True)
             except IcestreamError as error:
                 self._failure = error
                 return
-            if piece is None:
+            if read is None:
                 return
-            pending.append(piece)
-            if not piece.is_ahead:
+            pending.append(read)
+            if not read.is_ahead:
                 return
 
     def _planned(self, *, ahead: bool) -> RangeRead | None:
@@ -224,41 +218,39 @@ def _drop_all(pending: deque[RangeRead]) -> None:
         pending.popleft().drop()
 
 
-# --------------------
-# Walking over the frames of objects, one behind the other, and checking each.
-
-
 class FrameWalk:
-    """Frames are slices of the pieces; only one that reaches from a piece into the next is put together.
+    """Walks over the frames of consecutive objects and checks each.
 
-    A frame is taken if its checksums match where it stands, if it follows on the one before it, if its part of the
-    object holds it wholly, and if its epoch is none that the object cannot have. An object ends with its last offset.
+    Frames are slices of the ranges read. Only a frame that spans two ranges is copied.
+
+    A frame is accepted if its checksums match at its position, if it follows the frame before it, if its part of the
+    object holds it whole, and if its epoch is not above the object's. The last frame ends with the object's end offset.
     """
 
-    def __init__(self, pieces: ReadAhead, descriptor: ObjectDescriptor, position: int, offset: int) -> None:
-        """The first piece begins at a position of an object; the first frame there does not begin after the offset."""
-        self._pieces = pieces
+    def __init__(self, reads: ReadAhead, descriptor: ObjectDescriptor, position: int, offset: int) -> None:
+        """Start at a position of an object, where a frame begins whose offset is not above `offset`."""
+        self._reads = reads
         self._wanted = offset
         self._buffer = memoryview(b"")
         self._at = 0
         self._expected: int | None = None
-        """The next frame's offset; not known before the first frame, unless it is an object's first."""
+        """The next frame's offset; unknown before the first frame, unless that is an object's first."""
         self._failure: DamagedError | None = None
-        self._goes_on = False
-        """Nothing is read ahead for who may want no more than the first frames."""
+        self._reads_ahead = False
+        """Set after the first frames: many readers want no more."""
         self._enter(descriptor, position)
 
     def take(self, max_bytes: int) -> list[Frame]:
-        """What follows in one piece, about so many bytes; nothing at the end of all.
+        """Return the next frames of one range, about `max_bytes`; an empty list at the end of all objects.
 
-        What is sound before a damaged place is given before the error is raised.
+        Sound frames before a damaged one are returned first; the next call raises the error.
         """
         if self._failure is not None:
             raise self._failure
         frames: list[Frame] = []
         nbytes = 0
         while nbytes < max_bytes:
-            if self._at == len(self._buffer) and (frames or not self._next_piece()):
+            if self._at == len(self._buffer) and (frames or not self._next_range()):
                 break
             if self._position >= self._part_end:
                 self._begin_part()
@@ -273,27 +265,27 @@ class FrameWalk:
                 self._failure = error
                 break
             nbytes += frames[-1].nbytes
-        self._goes_on = True
+        self._reads_ahead = True
         return frames
 
     def close(self) -> None:
-        self._pieces.close()
+        self._reads.close()
 
-    def _next_piece(self) -> bool:
-        piece = self._pieces.next(ahead=self._goes_on)
-        if piece is None:
+    def _next_range(self) -> bool:
+        read = self._reads.next(ahead=self._reads_ahead)
+        if read is None:
             return False
-        if piece.range.descriptor is not self._object:
-            self._enter(piece.range.descriptor, piece.range.start)
+        if read.range.descriptor is not self._object:
+            self._enter(read.range.descriptor, read.range.start)
         try:
-            data = piece.data()
+            data = read.data()
         except ObjectNotFoundError as error:
-            raise self._damaged("the object is gone", None) from error
+            raise self._damaged("the object is missing", None) from error
         except DamagedError as error:
-            raise self._damaged(error.message, piece.range.start) from error
+            raise self._damaged(error.message, read.range.start) from error
         self._buffer, self._at = memoryview(data), 0
-        if len(data) != piece.range.length:
-            raise self._damaged("the object has fewer bytes than it had", piece.range.start + len(data))
+        if len(data) != read.range.length:
+            raise self._damaged("the object has fewer bytes than it had", read.range.start + len(data))
         return True
 
     def _enter(self, descriptor: ObjectDescriptor, position: int) -> None:
@@ -307,14 +299,14 @@ class FrameWalk:
         self._seed, self._part_end = part.seed, self._object.part_end(part)
 
     def _join(self, outcome: Decoded) -> Decoded:
-        """Put a frame together that reaches into the following pieces."""
+        """Join a frame that reaches into the following ranges."""
         joined = bytearray(self._buffer[self._at :])
         self._at = len(self._buffer)
         while isinstance(outcome, Incomplete):
             if self._position + outcome.needed > self._part_end:
                 raise self._damaged("a frame is cut short", self._position)
             while (missing := outcome.needed - len(joined)) > 0:
-                if self._at == len(self._buffer) and not self._next_piece():
+                if self._at == len(self._buffer) and not self._next_range():
                     raise self._damaged("a frame is cut short", self._position)
                 joined += self._buffer[self._at : self._at + missing]
                 self._at = min(self._at + missing, len(self._buffer))
@@ -322,7 +314,7 @@ class FrameWalk:
         return outcome
 
     def _accept(self, outcome: Decoded) -> Frame:
-        """The frame at the position, which is moved behind it."""
+        """Return the frame at the position, and move the position behind it."""
         at, is_here = self._position, not isinstance(outcome, Incomplete)
         if not is_here:
             outcome = self._join(outcome)
@@ -358,11 +350,11 @@ DEFAULT_READ_BYTES = 1 << 20
 _FIRST_RANGE_BYTES = 512 << 10
 _MAX_RANGE_BYTES = 4 << 20
 _GROWTH = 4
-_MAX_LOOKS = 5
+_MAX_TRIES = 5
 
 
 class ObjectRemovedError(Exception):
-    """An object that was to be read is not on record any more: retention took it. `cause` is what a user is told."""
+    """Retention removed the object meanwhile. `cause` is the error for the user."""
 
     def __init__(self, cause: IcestreamError) -> None:
         super().__init__(str(cause))
@@ -370,10 +362,10 @@ class ObjectRemovedError(Exception):
 
 
 class CloudReader:
-    """One reader's place in a topic's objects. Not thread-safe; make one each.
+    """Reads frames from a topic's objects. Not thread-safe: each thread needs its own.
 
-    Objects that begin at `end` or past it are not read. Raises `DamagedError`, which names object and offsets; what the
-    store and the registry raise; and `ObjectRemovedError`. After an error it reads on where it was.
+    Objects that begin at `end` or later are not read. Raises `DamagedError`, which names object and offsets,
+    `ObjectRemovedError`, and the errors of store and registry. After an error the next read starts where it was.
     """
 
     def __init__(
@@ -385,28 +377,28 @@ class CloudReader:
         self._end = end
         self._walk: FrameWalk | None = None
         self.offset = offset
-        """The next message's."""
+        """The next message's offset."""
 
     def read(self, max_bytes: int = DEFAULT_READ_BYTES) -> list[Frame]:
-        """The following frames, about `max_bytes` of them and at least one; none where the objects end.
+        """Return the next frames, about `max_bytes` and at least one; an empty list where the objects end.
 
-        The first one may begin before the reader's offset when that lies within a batch.
+        The first frame may begin before the reader's offset, if that lies within a batch.
         """
         walk = self._walk or self._seek()
-        self._walk = None  # kept only if it goes on
+        self._walk = None  # set again if the walk continues
         while walk is not None:
             try:
                 taken = walk.take(max_bytes)
             except BaseException as error:
                 walk.close()
                 if isinstance(error, DamagedError):
-                    check_on_record(self._objects, self.offset, error)
+                    check_described(self._objects, self.offset, error)
                 raise
             if not taken:
                 walk.close()
                 return []
             frames = taken if taken[0].end_offset > self.offset else _from(taken, self.offset)
-            if frames:  # else the index has pointed to a place well before the offset
+            if frames:  # otherwise the index has pointed to a position far before the offset
                 self.offset = frames[-1].end_offset
                 self._walk = walk
                 return frames
@@ -418,7 +410,7 @@ class CloudReader:
             walk.close()
 
     def _seek(self) -> FrameWalk | None:
-        descriptor = described(self._objects, self.offset)
+        descriptor = find_descriptor(self._objects, self.offset)
         if descriptor is None:
             return None
         position = 0
@@ -431,14 +423,14 @@ class CloudReader:
         try:
             index = self._pool.indexes.get(self._store, descriptor)
         except DamagedError as error:
-            check_on_record(self._objects, self.offset, error)
+            check_described(self._objects, self.offset, error)
             raise
         return index.position_of_offset(self.offset) or 0
 
 
 def offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, time_us: int) -> int | None:
-    """The first offset published at or after a time, of those in the objects; None where there is none."""
-    for _ in range(_MAX_LOOKS):
+    """Return the first offset in the objects that was published at or after a time; None if there is none."""
+    for _ in range(_MAX_TRIES):
         span = objects.span_at_time(time_us)
         if span is None:
             return None
@@ -450,7 +442,7 @@ def offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, time_
 
 
 def _offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, first: int, time_us: int) -> int:
-    descriptor = described(objects, first)
+    descriptor = find_descriptor(objects, first)
     if descriptor is None:
         raise _removed(first)
     try:
@@ -465,12 +457,12 @@ def _offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, firs
         finally:
             walk.close()
     except DamagedError as error:
-        check_on_record(objects, first, error)
+        check_described(objects, first, error)
         raise
     return descriptor.end_offset
 
 
-def described(objects: ObjectMap, offset: int) -> ObjectDescriptor | None:
+def find_descriptor(objects: ObjectMap, offset: int) -> ObjectDescriptor | None:
     """Return the description of the object that holds an offset, or None.
 
     Raises `ObjectRemovedError` if retention has removed that object meanwhile.
@@ -482,9 +474,9 @@ def described(objects: ObjectMap, offset: int) -> ObjectDescriptor | None:
     return descriptor
 
 
-def check_on_record(objects: ObjectMap, offset: int, error: DamagedError) -> None:
-    """Raise `ObjectRemovedError` if the object that cannot be read is none of the topic's any more."""
-    descriptor = described(objects, offset)
+def check_described(objects: ObjectMap, offset: int, error: DamagedError) -> None:
+    """Raise `ObjectRemovedError` if the object that cannot be read is no longer described."""
+    descriptor = find_descriptor(objects, offset)
     if descriptor is None or descriptor.key != error.details.get("object"):
         raise _removed(offset) from error
 
@@ -501,7 +493,7 @@ def _removed(offset: int) -> ObjectRemovedError:
 
 
 def _plan(objects: ObjectMap, descriptor: ObjectDescriptor, position: int, end: int | None) -> Iterator[ObjectRange]:
-    """Ranges one behind the other, from a position in an object to the end of the objects; read as far as needed."""
+    """Yield consecutive ranges, from a position in an object to the end of the objects."""
     size = _FIRST_RANGE_BYTES
     found: ObjectDescriptor | None = descriptor
     while found is not None:

@@ -1,4 +1,4 @@
-"""What the uploader, the reader and retention need of the records about objects. The metadata store has them."""
+"""The records about a topic's objects, which the metadata store holds, and an index of them in memory."""
 
 import threading
 from bisect import bisect_right
@@ -9,56 +9,53 @@ from icestream.cloud.object import ObjectDescriptor, UploadHead
 
 
 class Descriptions(Protocol):
-    """The objects of one topic's stream, to be looked at. Thread-safe."""
+    """The descriptors of one topic's stream, read-only. Thread-safe."""
 
     def get(self, first_offset: int) -> ObjectDescriptor | None:
-        """The object that begins at an offset."""
+        """Return the object that begins at an offset."""
 
     def objects(self) -> list[ObjectDescriptor]:
-        """All of the stream's, by offset; without their inline indexes, which `get` has."""
+        """Return all objects of the stream, by offset. They lack their inline indexes, which `get` returns."""
 
 
 class Registry(Descriptions, Protocol):
-    """The objects of one topic's stream. Thread-safe. Raises as the metadata store does.
+    """The descriptors and the head of one topic's stream. Thread-safe. Raises as the metadata store does.
 
-    Every change is one transaction on the head that was last read or written here. Where the head has changed since,
-    nothing is changed, and `StaleEpochError` is raised if another owner has taken the topic over; else a retryable
-    `ConflictError`: an earlier change, whose outcome was not known, has happened.
+    Every change is one transaction on the head that was last read or written here. If the head has changed since,
+    nothing is changed. Then `StaleEpochError` says that another owner has taken the topic over. A retryable
+    `ConflictError` says that an earlier change with an unknown outcome did happen.
     """
 
     def head(self) -> UploadHead | None:
-        """As the store has it now; None where the topic has none, or one of another stream."""
+        """Return the head in the metadata store; None if the topic has none, or one of another stream."""
 
     @property
     def owned(self) -> UploadHead | None:
-        """As this owner wrote it last; None before the claim, or when the last outcome is not known."""
+        """The head that this owner wrote last; None before the claim, or if the last outcome is unknown."""
 
     def claim(self, head: UploadHead) -> UploadHead:
-        """Begin to own the objects: the first head of a topic, or one with a higher epoch, or the same epoch again.
+        """Become the owner of the objects, and return the head as it was written.
 
-        Returns the head as it was written. How far the topic is does not change by that: a head that has moved
-        meanwhile is a retryable `ConflictError`. What others have reserved meanwhile stays reserved.
+        The head is the topic's first, or has a higher epoch, or the same epoch again. A claim does not change how far
+        the topic is uploaded: if the head has moved meanwhile, it raises a retryable `ConflictError`. Offsets that
+        others have reserved meanwhile stay reserved.
         """
 
     def refresh(self) -> UploadHead:
-        """As the store has it, to go on with it; raises `StaleEpochError` unless this owner wrote it."""
+        """Read the head again; raise `StaleEpochError` unless this owner wrote it."""
 
     def publish(self, descriptor: ObjectDescriptor, head: UploadHead) -> None:
-        """Add an object and move the head, both or none."""
+        """Add an object and move the head, in one transaction."""
 
     def update(self, head: UploadHead) -> None:
-        """Replace the head, with no change of objects."""
+        """Replace the head without a change of objects."""
 
     def remove(self, descriptors: list[ObjectDescriptor], head: UploadHead) -> None:
-        """Take objects off the record, oldest first, and move the head, all or none."""
-
-
-# --------------------
-# The objects of a topic by offset and time, kept in memory: a few numbers for each.
+        """Remove the descriptors of the oldest objects and move the head, in one transaction."""
 
 
 class ObjectSpan(NamedTuple):
-    """What is kept of an object."""
+    """What the object map keeps of an object."""
 
     first_offset: int
     end_offset: int
@@ -67,57 +64,60 @@ class ObjectSpan(NamedTuple):
 
 
 class ObjectMap:
-    """Thread-safe. Read from the registry at first use; who changes the registry tells it here too."""
+    """The objects of a topic by offset and time, in memory. Thread-safe.
+
+    It reads the registry at first use. Code that changes the registry reports the change here too.
+    """
 
     def __init__(self, registry: Descriptions) -> None:
         self._registry = registry
         self._lock = threading.Lock()
-        """Held briefly: never while the registry is read."""
+        """Never held while the registry is read."""
         self._spans: tuple[ObjectSpan, ...] | None = None
         self._changes = 0
-        """Told here so far: what was read from the registry meanwhile may be older."""
+        """The number of changes reported so far. A read of the registry during a change may be older."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the registry was read already."""
+        """Whether the registry was read."""
         return self._spans is not None
 
     @property
     def spans(self) -> tuple[ObjectSpan, ...]:
-        """By offset; replaced as one, so that it can be looked through without a lock."""
+        """All objects, by offset. The tuple is replaced as a whole, so it can be read without a lock."""
         spans = self._spans
         return spans if spans is not None else self.refresh()
 
     @property
     def first_offset(self) -> int | None:
-        """None if there are no objects."""
+        """The first offset in the objects; None if there are none."""
         spans = self.spans
         return spans[0].first_offset if spans else None
 
     @property
     def end_offset(self) -> int:
-        """0 if there are no objects."""
+        """The end of the last object; 0 if there are none."""
         spans = self.spans
         return spans[-1].end_offset if spans else 0
 
     def span_at(self, offset: int) -> ObjectSpan | None:
-        """The object that holds an offset."""
+        """Return the object that holds an offset."""
         spans = self.spans
-        place = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
-        return spans[place] if place >= 0 and offset < spans[place].end_offset else None
+        index = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
+        return spans[index] if index >= 0 and offset < spans[index].end_offset else None
 
     def span_at_time(self, time_us: int) -> ObjectSpan | None:
-        """The first object with a message that was published at that time or later."""
-        # One after the other: an object of messages that a repair gave up has no time, so times need not be in order.
+        """Return the first object with a message published at a time or later."""
+        # A linear search: an object of messages that a repair gave up has no time, so times need not be in order.
         return next((span for span in self.spans if span.last_time_us >= time_us), None)
 
     def find(self, offset: int) -> ObjectDescriptor | None:
-        """The description of the object that holds an offset, from the registry."""
+        """Return the descriptor of the object that holds an offset, from the registry."""
         span = self.span_at(offset)
         return self._registry.get(span.first_offset) if span is not None else None
 
     def refresh(self) -> tuple[ObjectSpan, ...]:
-        """Read all of it anew, for who does not own the topic."""
+        """Read the registry again; for processes that do not own the topic."""
         while True:
             changes = self._changes
             spans = tuple(_span(descriptor) for descriptor in self._registry.objects())
@@ -127,13 +127,13 @@ class ObjectMap:
                     return spans
 
     def forget(self) -> None:
-        """What is known here may be wrong: the next use reads it anew."""
+        """Drop everything: the next use reads the registry again."""
         with self._lock:
             self._changes += 1
             self._spans = None
 
     def add(self, descriptor: ObjectDescriptor) -> None:
-        """It was published. One that a look at the registry has found already is not there twice."""
+        """Add a published object. One that a read of the registry has found already is not added twice."""
         with self._lock:
             self._changes += 1
             if self._spans is not None:
@@ -141,7 +141,7 @@ class ObjectMap:
                 self._spans = (*before, _span(descriptor))
 
     def remove_before(self, first_offset: int) -> None:
-        """The objects before the one that begins there were taken off the record."""
+        """Drop the objects before the one that begins at an offset: their descriptors were removed."""
         with self._lock:
             self._changes += 1
             if self._spans is not None:
@@ -152,11 +152,9 @@ def _span(descriptor: ObjectDescriptor) -> ObjectSpan:
     return ObjectSpan(descriptor.first_offset, descriptor.end_offset, descriptor.last_time_us, descriptor.size)
 
 
-# --------------------
-# Descriptions of objects that are at hand, in place of a registry.
-
-
 class StaticDescriptions:
+    """`Descriptions` of a fixed list of descriptors."""
+
     def __init__(self, descriptors: Iterable[ObjectDescriptor]) -> None:
         self._by_offset = {descriptor.first_offset: descriptor for descriptor in descriptors}
 

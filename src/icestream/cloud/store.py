@@ -1,4 +1,4 @@
-"""A place for objects: a bucket or container and a prefix in it, whatever kind of store that is."""
+"""The protocol of an object store: a bucket, container or directory, and a prefix in it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
@@ -13,46 +13,46 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectWriter(Protocol):
-    """Writes one object. Nothing of it can be seen before `finish` has returned, and then all of it."""
+    """Writes one object. Nothing of it is visible before `finish` has returned, and then all of it."""
 
     def write(self, data: Bytes, /) -> None:
-        """Add to the object. What was given is sent in parts, with bounded memory."""
+        """Append to the object. The data is sent in parts, with bounded memory."""
 
     def finish(self) -> None:
-        """Make the object, whole; raises `ObjectExistsError` where there is one of that name already."""
+        """Create the object; raise `ObjectExistsError` if one of that name exists."""
 
     def abort(self) -> None:
-        """Leave nothing behind, as far as the store can be reached. May be called at any time, also after `finish`."""
+        """Remove what was sent, if the store can be reached. Allowed at any time, also after `finish`."""
 
 
 class ObjectStore(Protocol):
-    """Thread-safe. Keys begin behind the store's prefix.
+    """Reads and writes objects. Thread-safe. Keys are relative to the store's prefix.
 
-    Raises `UnavailableError` where the store cannot be reached, is too slow or refuses to work right now, after some
-    tries; `ObjectNotFoundError`; `ObjectExistsError`; `InvalidRequestError` where the store does not let us in, which
-    names the setting to look at and never a secret.
+    Raises `UnavailableError` if the store cannot be reached, is too slow or refuses to work now, after some retries;
+    `ObjectNotFoundError`; `ObjectExistsError`; and `InvalidRequestError` if the store denies access. That error names
+    the setting to check and never a secret.
     """
 
     @property
     def name(self) -> str:
-        """For people: `s3://bucket/prefix`."""
+        """The store for messages and logs: `s3://bucket/prefix`."""
 
     def writer(self, key: str) -> ObjectWriter:
-        """Begin a new object of any size."""
+        """Start a new object of any size."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a small object, over the one that is there if need be; atomic."""
+        """Write a small object atomically, and replace an existing one."""
 
     def read(self, key: str, start: int, length: int) -> bytes:
-        """So many bytes; raises `DamagedError` where the object has fewer."""
+        """Return `length` bytes from `start` on; raise `DamagedError` if the object has fewer."""
 
     def stat(self, key: str) -> ObjectInfo | None:
-        """None if there is no such object."""
+        """Return size and age of an object; None if there is no such object."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose key begins so, by key, a page in memory at a time."""
+        """Yield the objects whose keys begin with `prefix`, in key order, with one page in memory at a time."""
 
     def delete(self, key: str) -> None:
-        """No error where it is gone already."""
+        """Delete an object; no error if it does not exist."""
 
     def close(self) -> None: ...

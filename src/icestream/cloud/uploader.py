@@ -1,20 +1,23 @@
-"""Shipping a topic's log to the object store, one object a cycle.
+"""Uploads a topic's log to the object store, one object per cycle.
 
-The order of a cycle, with what a crash after each step leaves behind:
+The steps of a cycle, and what a crash after each leaves behind:
 
-1. note beside the log which object is to be made. *Nothing in the store, or a part of an object that nobody can see.*
-2. send the frames, each of them checked, and the trailer; finish the object. *A whole object without a description: the
-   next cycle finds it by the note, compares it with the log and describes it; nothing is sent again.*
-3. read the object's size and trailer back. *As after 2.*
-4. describe it and move the head, in one transaction of the metadata store. *It counts. The note is older than the head,
-   and is replaced.*
-5. note how far the log is uploaded, and let readers know of the object.
+1. Note in the log's directory which object comes next. *Nothing in the store, or invisible parts of an object.*
+2. Send the frames, each of them checked, and the trailer; finish the object. *A whole object without a descriptor: the
+   next cycle finds it by the note, compares it with the log and describes it. Nothing is sent again.*
+3. Read the object's size and trailer back. *As after 2.*
+4. Describe the object and move the head, in one transaction of the metadata store. *The object counts. The note is
+   older than the head, and is replaced.*
+5. Note how far the log is uploaded, and add the object to the object map.
 
-An object that was begun is finished, by the same name and with the same frames, before the next one is planned. So a
-request whose outcome was never heard of cannot leave a second object behind: whoever comes later finds it there.
+An object that was begun is finished, with the same name and the same frames, before the next one is planned. So a
+request with an unknown outcome cannot leave a second object behind.
 
-Only whole durable frames are sent, and only by who owns the topic: a `StaleEpochError` in step 4 leaves the store
-with an object that no description names, and that the new owner removes.
+Only whole durable frames are sent, and only by the owner of the topic. A `StaleEpochError` in step 4 leaves an object
+without a descriptor in the store; the new owner removes it.
+
+The metadata store's head is authoritative. The notes add what it cannot say: that an object was begun, which may be in
+the store without a descriptor. So it is found after a crash, and not sent again.
 """
 
 import threading
@@ -32,16 +35,10 @@ from icestream.model.clock import Clock, now_us
 from icestream.model.errors import ConflictError, DamagedError
 from icestream.model.names import TopicName
 
-# --------------------
-# What an uploader notes beside the log: how far it is, and which object it is making.
-#
-# The metadata store's head is the truth. The notes say what it cannot: that an object was begun which may be there and
-# has no description yet. So after a crash that object is found again, and not sent again.
-
 
 @dataclass(frozen=True)
 class PendingObject:
-    """An object that was begun; it may be in the store."""
+    """An object that was begun and may be in the store."""
 
     key: str
     first_offset: int
@@ -50,16 +47,18 @@ class PendingObject:
 
 @dataclass(frozen=True)
 class UploadNotes:
+    """What an uploader notes in the log's directory: how far it is, and which object it makes."""
+
     stream_id: str
     epoch: int
     uploaded_end: int
     file_seq: int
     byte_pos: int
-    """Where in the log the next object begins."""
+    """Segment number and position where the next object begins."""
     pending: PendingObject | None = None
 
     @property
-    def place(self) -> LogPosition:
+    def position(self) -> LogPosition:
         return LogPosition(self.file_seq, self.byte_pos)
 
     def to_fields(self) -> dict[str, Any]:
@@ -72,30 +71,28 @@ class UploadNotes:
 
 
 class NotesFile(Protocol):
-    """Where the notes are kept; after any crash there are the old ones or the new ones."""
+    """Keeps the notes. After any crash it holds the old notes or the new ones."""
 
     @property
     def name(self) -> str: ...
 
     def load(self) -> UploadNotes | None:
-        """None where there are none, or none that can be read."""
+        """Return the notes; None if there are none that can be read."""
 
     def save(self, notes: UploadNotes, /) -> None: ...
-
-
-# --------------------
-# Objects in the store that no description names: what an earlier owner, or a lost note, left behind the head.
-#
-# Those that follow on the head and hold what the log holds are described and need not be sent again; the others are
-# removed. Never touched are objects of a later owner, objects before the head, and objects with offsets that the
-# log does
-# not have: where the metadata store was set back, they may be all that is left of these.
 
 
 _log = structlog.get_logger(__name__)
 
 
 class StrayObjects:
+    """Objects in the store without a descriptor, after the head: an earlier owner or a lost note left them.
+
+    An object that follows the head and holds the log's bytes is described, and need not be sent again. The others are
+    removed. Three kinds are never touched: objects of a later owner, objects before the head, and objects with offsets
+    that the log does not have. If the metadata store was set back, the last may be the only copy of these messages.
+    """
+
     def __init__(self, store: ObjectStore, pending: list[PendingObject] | None = None) -> None:
         self._store = store
         self._found = deque(pending or ())
@@ -107,7 +104,7 @@ class StrayObjects:
     def find(
         cls, store: ObjectStore, topic: TopicName, stream_id: str, head: UploadHead, bounds: tuple[int, int]
     ) -> "StrayObjects":
-        """By offset. Once the topic was claimed, nobody can describe them but this owner."""
+        """Find them, by offset. After the claim only this owner can describe them."""
         found: list[PendingObject] = []
         start_offset, durable_end = bounds
         for info in store.list(stream_prefix(topic, stream_id)):
@@ -115,28 +112,28 @@ class StrayObjects:
             if name is None or name.epoch > head.epoch or name.first_offset < head.uploaded_end:
                 continue
             if name.first_offset < start_offset or name.end_offset > durable_end:
-                _log.warning("an object has messages that the log does not have; it is left alone", object=info.key)
+                _log.warning("object_beyond_log_kept", object=info.key)
             else:
                 found.append(PendingObject(info.key, name.first_offset, name.end_offset))
         return cls(store, sorted(found, key=lambda one: one.first_offset))
 
     def take(self, offset: int) -> PendingObject | None:
-        """The next one that begins at an offset, to be described if it is sound; those that cannot be are removed."""
+        """Return the next one that begins at an offset. Those before it can never be described, and are removed."""
         while self._found:
             stray = self._found.popleft()
             if stray.first_offset == offset:
                 return stray
-            _log.info("an object that nothing describes is removed", object=stray.key)
+            _log.info("stray_object_removed", object=stray.key)
             self._store.delete(stray.key)
         return None
 
 
 _REMOVED_AT_ONCE = 50
-"""Descriptions in one transaction; stores allow some more than a hundred."""
+"""Descriptors removed in one transaction. Metadata stores allow a little more than a hundred."""
 
 
 class Uploader:
-    """One topic's. The registry was claimed; cycles come one at a time, from whatever thread."""
+    """Uploads one topic. The registry is claimed before the first cycle. Cycles run one at a time, on any thread."""
 
     def __init__(
         self,
@@ -157,16 +154,16 @@ class Uploader:
         self._notes_file = notes
         self._objects = objects
         self._changing = changing or threading.Lock()
-        """Held by who reads the head, changes it and writes it."""
+        """Held from the read of the head to the write of its successor."""
         self._has_table = has_table
         self._max_object_bytes = max_object_bytes
         self._clock = clock
         self._strays = StrayObjects(builder.store)
         self._notes: UploadNotes | None = None
-        """None when they are to be read, or compared with the head, before anything else is done."""
+        """None if they must be read and compared with the head first."""
 
     def cycle(self) -> ObjectDescriptor | None:
-        """Ship what is durable, at most one object of it; None if there was nothing to ship."""
+        """Upload durable frames, at most one object; return None if there is nothing to upload."""
         try:
             known = self._notes if self._registry.owned is not None else None
             notes = known if known is not None else self._settle()
@@ -181,20 +178,20 @@ class Uploader:
     # Before a cycle
 
     def _settle(self) -> UploadNotes:
-        """Bring notes and head together: the head is the truth."""
-        with self._changing:  # who is about to change the head goes by the one that was read before
+        """Reconcile the notes with the head, which is authoritative."""
+        with self._changing:  # a thread that is about to change the head relies on the one it read
             head = self._registry.refresh()
         notes = self._notes_file.load()
         if notes is not None and notes.stream_id != self._stream_id:
             notes = None
         if notes is not None and notes.uploaded_end > head.uploaded_end:
             raise ConflictError(
-                f"{self._notes_file.name} says that everything below offset {notes.uploaded_end} is uploaded, the "
-                f"metadata store says {head.uploaded_end}: it was set back to an older state",
+                f"{self._notes_file.name} says that all messages below offset {notes.uploaded_end} are uploaded, the "
+                f"metadata store says {head.uploaded_end}: the metadata store was set back to an older state",
                 operation="upload",
                 place=str(self._topic),
-                remedy="restore the metadata store; or, to describe the objects anew as far as the log has their "
-                "messages, stop the broker and remove that file",
+                remedy="restore the metadata store; or stop the broker and remove that file: then the objects whose "
+                "messages the log still has are described again",
                 retryable=False,
             )
         settled = _notes_of(head)
@@ -208,7 +205,7 @@ class Uploader:
         return settled
 
     def _save(self, notes: UploadNotes) -> None:
-        """Not before all that an earlier owner left is dealt with: until then it has to be looked for again."""
+        """Save the notes, unless stray objects are left: after a crash they must be looked for again."""
         if not self._strays:
             self._notes_file.save(notes)
         self._notes = notes
@@ -217,20 +214,19 @@ class Uploader:
         start_offset, _ = self._source.bounds()
         if start_offset > notes.uploaded_end:
             notes = self._skip_to(start_offset)
-        return self._source.plan(notes.uploaded_end, notes.place, self._max_object_bytes)
+        return self._source.plan(notes.uploaded_end, notes.position, self._max_object_bytes)
 
     def _skip_to(self, start_offset: int) -> UploadNotes:
-        """The log was pruned past what is uploaded: nothing was uploaded for a while, and the table has it.
+        """Skip messages that were pruned from the log before they were uploaded; the table holds them.
 
-        Objects never leave a gap between them, so the older ones are taken off the record and removed; the table has
-        what they have.
+        Objects have no gap between them. So the older objects, whose messages the table holds too, are removed.
         """
         if not self._has_table:
             raise DamagedError(
-                f"the log begins at offset {start_offset}, and not everything before it is uploaded",
+                f"the log begins at offset {start_offset}, and messages before it are not uploaded",
                 operation="upload",
                 place=str(self._topic),
-                remedy="the topic has no table: look with `icestream verify`",
+                remedy="the topic has no table: check it with `icestream verify`",
             )
         described = self._registry.objects()
         with self._changing:
@@ -260,7 +256,7 @@ class Uploader:
         return self._notes
 
     def _begin(self, log_range: LogRange) -> PendingObject:
-        """Step 1."""
+        """Run step 1."""
         assert self._notes is not None
         name = ObjectName(log_range.first_offset, log_range.end_offset, self._source.epoch)
         key = object_key(self._topic, self._stream_id, name)
@@ -271,7 +267,7 @@ class Uploader:
     # The object
 
     def _made_before(self, notes: UploadNotes) -> ObjectDescriptor | None:
-        """An object that somebody else has left where the next one begins, if it is sound."""
+        """Return a stray object that begins where the next one should, if it is sound."""
         while notes.pending is None and (stray := self._strays.take(notes.uploaded_end)) is not None:
             log_range = self._source.find_range(stray.first_offset, stray.end_offset)
             if log_range is not None and (descriptor := self._builder.adopt(stray.key, log_range)) is not None:
@@ -280,7 +276,7 @@ class Uploader:
         return None
 
     def _make_next(self, notes: UploadNotes) -> ObjectDescriptor | None:
-        """The object that was begun, or a new one."""
+        """Make the object that was begun, or a new one."""
         pending, log_range = notes.pending, None
         if pending is not None:
             log_range = self._source.find_range(pending.first_offset, pending.end_offset)
@@ -298,13 +294,13 @@ class Uploader:
     # Its description
 
     def _describe(self, descriptor: ObjectDescriptor) -> None:
-        """Steps 4 and 5."""
+        """Run steps 4 and 5."""
         with self._changing:
             head = self._registry.owned or self._registry.refresh()
             if head.uploaded_end != descriptor.first_offset:
                 raise ConflictError(
-                    f"the metadata store says {head.uploaded_end} is next, the object begins at "
-                    f"{descriptor.first_offset}",
+                    f"the object begins at offset {descriptor.first_offset}, the metadata store expects "
+                    f"{head.uploaded_end}",
                     operation="upload",
                     place=descriptor.key,
                 )

@@ -68,7 +68,7 @@ def test_wrong_credentials_are_refused(remote: Cloud, prefix: str) -> None:
     settings, secrets = with_secrets(remote)
     store = open_object_store(settings, prefix)
     check(store, InvalidRequestError, secrets)
-    with pytest.raises(InvalidRequestError, match=r"cloud\.root, at the credentials in cloud or the environment"):
+    with pytest.raises(InvalidRequestError, match=r"check cloud\.root, cloud\.region, and the credentials"):
         store.stat("key")
 
 

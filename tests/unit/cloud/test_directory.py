@@ -77,7 +77,7 @@ def test_unfinished_files_cannot_be_reached_by_a_key(tmp_path: Path) -> None:
 def test_an_object_in_the_way_of_a_directory_is_named(tmp_path: Path) -> None:
     store = open_object_store(settings(tmp_path), "")
     store.put("a", b"1")
-    with pytest.raises(InvalidRequestError, match="there is an object of a name that this one begins with"):
+    with pytest.raises(InvalidRequestError, match="an object has the name of a folder of this object"):
         store.put("a/b", b"2")
     assert store.read("a", 0, 1) == b"1"
 

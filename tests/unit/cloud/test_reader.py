@@ -155,7 +155,7 @@ def test_an_object_that_is_cut_short_or_gone_is_damaged(objects: Objects) -> Non
         rest_of(objects.reader())
     del objects.store.objects[made.key]
     for offset in (0, 50):
-        with pytest.raises(DamagedError, match="gone") as caught:
+        with pytest.raises(DamagedError, match="missing") as caught:
             rest_of(objects.reader(offset))
         assert caught.value.details["object"] == made.key
 

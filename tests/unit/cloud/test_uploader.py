@@ -62,7 +62,7 @@ def test_damage_in_the_log_is_told_and_nothing_of_the_object_is_shipped() -> Non
     world = World(max_object_bytes=100_000)
     world.publish(30)
     flip(world, segment_path(DIRECTORY, 0), 700)
-    with pytest.raises(DamagedError, match="none of them was uploaded") as raised:
+    with pytest.raises(DamagedError, match="affected and not uploaded") as raised:
         world.uploader.cycle()
     assert str(segment_path(DIRECTORY, 0)) in raised.value.place
     assert not world.objects
@@ -79,7 +79,7 @@ def test_an_object_that_the_store_garbled_is_not_described_but_sent_again() -> N
         keep(key, data[:-1] + b"?", exclusive=exclusive)
 
     store.store = garble  # type: ignore[method-assign]
-    with pytest.raises(UnavailableError, match="not what was sent"):
+    with pytest.raises(UnavailableError, match="does not hold the object as it was sent"):
         world.uploader.cycle()
     assert world.described() == []
     store.store = keep  # type: ignore[method-assign]
@@ -111,7 +111,7 @@ def test_a_topic_without_a_table_never_leaves_a_gap() -> None:
     world.publish(40)
     world.log.prune(world.log.durable_end)
     uploader = world.make_uploader(has_table=False)
-    with pytest.raises(DamagedError, match="not everything before it is uploaded"):
+    with pytest.raises(DamagedError, match="messages before it are not uploaded"):
         uploader.cycle()
     assert len(world.described()) == 1
 
