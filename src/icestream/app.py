@@ -159,13 +159,7 @@ def run(settings: Settings) -> None:
     configure_logging(settings.log)
     raise_file_limit()
     keep_freed_memory()
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    stopping = stop_on_signals()
     with Broker(settings) as broker, _pipeline_of(broker):
         for door, address in broker.doors.items():
             sys.stdout.write(f"{door:9} {address}\n")
@@ -182,6 +176,18 @@ def run(settings: Settings) -> None:
     sys.stderr.flush()
     # A client with an open stream would keep its thread, and so the interpreter, alive for ever.
     os._exit(0)
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return stopping
 
 
 @contextlib.contextmanager

@@ -5,15 +5,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
 from icestream.cli.options import config_option, data_option, json_option
-from icestream.cli.output import NOTHING, console, count_text, plural, print_json, size_text, table
+from icestream.cli.output import NOTHING, console, count_text, plural, print_json, progress_bar, size_text, table
 from icestream.cli.settings import read_settings, require_shared_catalog
 from icestream.model.names import TopicName
 from icestream.pipeline.child_process import read_settings as settings_of_parent
@@ -79,12 +77,16 @@ def command(
     steps = [step for step in MaintenanceStep if chosen[step] or not any(chosen.values())]
     began = time.monotonic()
     with (
-        _progress() as (on_progress, on_status),
+        progress_bar("reading tables") as update,
         contextlib.closing(Tables(settings)) as tables,
-        contextlib.closing(SparkSql(settings, on_status)) as spark,
+        contextlib.closing(SparkSql(settings, lambda text: update(description=text))) as spark,
     ):
         maintenance = Maintenance(settings, tables, spark)
-        reports = maintenance.run(names or maintenance.topics(), steps, dry_run=dry_run, progress=on_progress)
+
+        def progress(done: int, total: int, text: str) -> None:
+            update(completed=done, total=total, description=text)
+
+        reports = maintenance.run(names or maintenance.topics(), steps, dry_run=dry_run, progress=progress)
     seconds = time.monotonic() - began
     if as_json:
         print_json({"dry_run": dry_run, "seconds": seconds, "topics": [report.to_json() for report in reports]})
@@ -99,17 +101,6 @@ def _end_with_stdin() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[tuple[Callable[[int, int, str], None], Callable[[str], None]]]:
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console(err=True), transient=True) as bars:
-        task = bars.add_task("reading tables", total=None)
-        yield (
-            lambda done, total, text: bars.update(task, completed=done, total=total, description=text),
-            lambda text: bars.update(task, description=text),
-        )
 
 
 def _print(reports: list[TopicReport], seconds: float, *, dry_run: bool) -> None:

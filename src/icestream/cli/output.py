@@ -1,17 +1,20 @@
 """Output: tables, numbers and text for people, JSON for machines."""
 
+import contextlib
+import functools
 import json
 import os
 import sys
 import unicodedata
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 
@@ -37,6 +40,14 @@ def table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None
 def print_json(value: Any) -> None:
     """Print `value` on one line."""
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def progress_bar(description: str) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on stderr; yield its update, as in `update(completed=1, total=2, description="files")`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(err=True), transient=True) as bars:
+        yield functools.partial(bars.update, bars.add_task(description, total=None))
 
 
 # Numbers, sizes and times
@@ -104,7 +115,7 @@ def _short(number: float) -> str:
     return f"{number:.1f}" if number < _HUNDRED else f"{number:.0f}"
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def rfc3339(time_us: int) -> str:
     """`2026-01-31T12:00:00.000001Z`. Cached: messages of one batch have one time."""
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")

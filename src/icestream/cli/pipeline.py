@@ -2,21 +2,17 @@
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from icestream.app import configure_logging
+from icestream.app import configure_logging, stop_on_signals
 from icestream.cli.options import broker_option, config_option, data_option, json_option
-from icestream.cli.output import NOTHING, console, count_text, print_json, size_text, table
+from icestream.cli.output import NOTHING, console, count_text, print_json, progress_bar, size_text, table
 from icestream.cli.settings import read_settings, require_shared_catalog
 from icestream.client import BrokerEndpoint, Client
 from icestream.config import Settings
@@ -65,7 +61,7 @@ def command(
     settings = settings_of_parent(sys.stdin.buffer) if child else read_settings(config_file, flags)
     require_shared_catalog(settings)
     configure_logging(settings.log)
-    stopping = _stop_on_signals()
+    stopping = stop_on_signals()
     if child:
         threading.Thread(target=_stop_at_end_of_stdin, args=(stopping,), name="parent-watch", daemon=True).start()
     if once:
@@ -97,9 +93,9 @@ def _drain(settings: Settings, broker: BrokerEndpoint, stopping: threading.Event
         contextlib.closing(Tables(settings)) as tables,
         contextlib.closing(SparkOnDemand(settings)) as spark,
         Runner(settings, client, tables, spark) as runner,
-        _progress() as progress,
+        progress_bar("messages in tables") as update,
     ):
-        figures = runner.drain(stopping, progress)
+        figures = runner.drain(stopping, lambda done, total: update(completed=done, total=total))
         unseen = _unseen(client, figures)
     seconds = time.monotonic() - began
     if as_json:
@@ -137,17 +133,6 @@ def _unseen(client: Client, figures: PassFigures) -> TopicName | None:
     return None if topic is None else topic.topic
 
 
-def _stop_on_signals() -> threading.Event:
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return stopping
-
-
 def _stop_at_end_of_stdin(stopping: threading.Event) -> None:
     """Stop when stdin ends: the broker is gone then. Nothing is ever written to it."""
     while os.read(sys.stdin.fileno(), 1):
@@ -155,14 +140,6 @@ def _stop_at_end_of_stdin(stopping: threading.Event) -> None:
     stopping.set()
     time.sleep(_ORPHAN_SECONDS)
     os._exit(1)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(err=True), transient=True) as bars:
-        task = bars.add_task("messages in tables", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _to_json(figures: PassFigures, seconds: float) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from icestream.app import configure_logging
 from icestream.cli.options import broker_option, config_option, data_option, json_option
-from icestream.cli.output import NOTHING, console, count_text, plural, print_json, table
+from icestream.cli.output import NOTHING, console, count_text, plural, print_json, progress_bar, table
 from icestream.cli.settings import read_settings
 from icestream.client import BrokerEndpoint, Client
 from icestream.config import Settings
@@ -69,12 +68,16 @@ def command(
         _logs(broker, settings) as logs,
         open_tables(settings) as tables,
         Clouds(settings) as clouds,
-        _progress() as bar,
+        progress_bar("listing topics") as update,
     ):
         missing = functools.cache(lambda: logs.missing(clouds))
         chosen, unlisted = (names, None) if names else _all_topics(logs, missing)
+
+        def progress(done: int, total: int) -> None:
+            update(completed=done, total=total)
+
         for number, topic in enumerate(chosen):
-            progress = bar(f"{topic} ({number + 1} of {len(chosen)})")
+            update(completed=0, description=f"{topic} ({number + 1} of {len(chosen)})")
             reports.append(
                 verify_topic(
                     topic, logs.view, tables, progress, clouds.find, missing=lambda topic: missing().get(topic)
@@ -125,19 +128,6 @@ def _logs(broker: BrokerEndpoint, settings: Settings) -> Iterator[Logs]:
         raise DirectoryInUseError(
             "a broker uses these files", operation="verify", place=error.place, remedy="give its address with --broker"
         ) from None
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(err=True), transient=True) as bars:
-        task = bars.add_task("listing topics", total=None)
-
-        def begin(text: str) -> Callable[[int, int], None]:
-            bars.reset(task, description=text)
-            return lambda done, total: bars.update(task, completed=done, total=total)
-
-        yield begin
 
 
 def _print(reports: list[Verification], seconds: float) -> None:
