@@ -23,7 +23,7 @@ from icestream.server.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.pipeline_figures import PipelineFigures
 from icestream.storage.stats import table_figures, upload_figures
-from icestream.subscription import Subscription, SubscriptionStats
+from icestream.subscription import BrokerSubscription, SubscriptionStats
 from icestream.wal import Log, LogState
 
 # --------------------
@@ -269,7 +269,7 @@ class SubscriptionCollector(Collector):
         yield from _metrics([stats for subscription in reported if (stats := _stats(subscription)) is not None])
 
 
-def _stats(subscription: Subscription) -> SubscriptionStats | None:
+def _stats(subscription: BrokerSubscription) -> SubscriptionStats | None:
     try:
         return subscription.stats()
     except IcestreamError:  # deleted a moment ago, or its topic's log cannot be used, which other figures say

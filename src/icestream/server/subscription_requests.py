@@ -10,7 +10,7 @@ from icestream.model.offsets import StartPosition
 from icestream.server.access import check_dead_letters
 from icestream.server.requests import take
 from icestream.storage import IcebergStorage
-from icestream.subscription import Subscription, SubscriptionOptions
+from icestream.subscription import BrokerSubscription, SubscriptionOptions
 
 Fields: TypeAlias = dict[str, Any]
 
@@ -28,7 +28,7 @@ def named(fields: Fields, operation: str) -> tuple[TopicName, str]:
 
 def open_subscription(
     storage: IcebergStorage, fields: Fields, caller: Caller, operation: str, *, create: bool = True
-) -> Subscription:
+) -> BrokerSubscription:
     """The subscription that a request names, made if it may be; options that are left out stay as they are."""
     topic, name = named(fields, operation)
     caller.check(topic.namespace, operation=operation)
@@ -59,7 +59,7 @@ def _options(
     return SubscriptionOptions.from_json(standing | given)
 
 
-def description(subscription: Subscription) -> Fields:
+def description(subscription: BrokerSubscription) -> Fields:
     """Figures and options, for JSON."""
     return {**asdict(subscription.stats()), "options": subscription.options.to_json()}
 

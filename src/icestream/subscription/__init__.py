@@ -17,31 +17,30 @@ which all is acknowledged, ranges above it. Written behind the consumers' back, 
 
 `window` has the state of messages, `cursor` what was read, `modes` who gets what, `dispatch` sends, `answers` takes
 acknowledgements, `live` is what one lock guards, `hub` wakes, `progress_writer` writes, `dead_letters` buries.
-A topic is known by the protocol `Source` alone.
+A topic is known by the protocol `SubscriptionSource` alone.
 """
 
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
-from icestream.subscription.consumer import ConsumerSession
 from icestream.subscription.dead_letters import ORIGIN_COLUMNS
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress
-from icestream.subscription.source import Source, SourceReader
+from icestream.subscription.source import SourceReader, SubscriptionSource
 from icestream.subscription.stats import ConsumerStats, SubscriptionStats
-from icestream.subscription.subscription import Subscription
+from icestream.subscription.subscription import BrokerSubscription, ConsumerSession
 from icestream.subscription.subscriptions import Subscriptions
 
 __all__ = [
     "ORIGIN_COLUMNS",
+    "BrokerSubscription",
     "ConsumerSession",
     "ConsumerStats",
     "Progress",
-    "Source",
     "SourceReader",
-    "Subscription",
     "SubscriptionBusyError",
     "SubscriptionNotFoundError",
     "SubscriptionOptions",
+    "SubscriptionSource",
     "SubscriptionStats",
     "SubscriptionType",
     "Subscriptions",

@@ -1,22 +1,21 @@
-"""One consumer's connection to a subscription."""
+"""One consumer of a subscription, as the subscription keeps it: its credit, its position, its signs of life.
+
+The subscription's state owns these objects, and its lock guards them. Programs hold a `ConsumerSession` instead.
+"""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pyarrow as pa
 
-from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError
-
-if TYPE_CHECKING:  # a session hands on to what knows sessions
-    from icestream.subscription.subscription import Subscription
+from icestream.model.errors import IcestreamError
 
 
 class Credit:
     """How much a consumer may be sent: what it can queue, less what it was sent and has not taken out of its queue.
 
-    Bytes are counted by the engine on both ways, so that a consumer that counts otherwise loses no credit.
+    The broker counts bytes both ways, so that a consumer that counts otherwise loses no credit.
     """
 
     def __init__(self, messages: int, nbytes: int) -> None:
@@ -26,27 +25,28 @@ class Credit:
         """Messages and bytes of deliveries that are in the consumer's queue."""
 
     def left(self, max_messages: int | None, max_bytes: int | None) -> tuple[int, int]:
-        """Messages and bytes that may be sent now, for one who wants no more than this."""
+        """Return how many messages and bytes may be sent now, within these limits."""
         return (
             self.messages if max_messages is None else min(self.messages, max_messages),
             self.nbytes if max_bytes is None else min(self.nbytes, max_bytes),
         )
 
     def take(self, messages: int, nbytes: int) -> None:
+        """Count a delivery."""
         self.messages -= messages
         self.nbytes -= nbytes
         self._sent.append((messages, nbytes))
 
     def grant(self, messages: int, nbytes: int) -> None:
-        """So many messages left the queue; what is beyond those in it makes the queue larger."""
+        """Count messages that left the queue. More than were in it make the queue larger."""
         self.messages += messages
         left = messages
         while left and self._sent:
             count, size = self._sent.popleft()
             if count > left:
-                part = size * left // count
-                self._sent.appendleft((count - left, size - part))
-                count, size = left, part
+                share = size * left // count
+                self._sent.appendleft((count - left, size - share))
+                count, size = left, share
             self.nbytes += size
             left -= count
         if left == messages:
@@ -55,100 +55,49 @@ class Credit:
             self.nbytes += nbytes * left // messages
 
 
-class ConsumerSession:
-    """Thread-safe. Made by `Subscription.connect`."""
-
+class ConnectedConsumer:
     def __init__(
         self,
-        subscription: "Subscription",
-        lock: threading.Lock,
         name: str,
         number: int,
         *,
+        ready: threading.Condition,
         schema: pa.Schema,
         credit: Credit,
         connected_us: int,
         timeout_ms: int,
     ) -> None:
-        self.subscription = subscription
         self.name = name
         self.number = number
-        self.schema = schema
-        """Of its deliveries, whatever columns the topic gains meanwhile."""
-        self.connected_us = connected_us
+        """A small number that no other connected consumer has; the window's arrays name consumers by it."""
+        self.ready = ready
+        """Of the subscription's lock; notified when there may be messages for this consumer."""
         self.listeners: set[Callable[[], None]] = set()
-        """Called, by any thread and under a lock, when `receive` may have something: for those who cannot wait."""
+        """Called, by any thread and under the lock, when there may be messages: for consumers that cannot wait."""
+        self.schema = schema
+        """Of its deliveries. It stays when the topic gains columns."""
         self.credit = credit
+        self.connected_us = connected_us
         self.timeout_ms = timeout_ms
+        """The consumer is disconnected when it is silent for so long; 0: never."""
         self.seen_us = connected_us
         self.scan_from = 0
-        """Nothing below this offset is waiting for it."""
+        """No message below this offset is ready for it."""
         self.delivered_end = 0
-        """Behind the last message that it got."""
-        self.ready = threading.Condition(lock)
+        """The offset after the last message that it got."""
         self.ended: IcestreamError | None = None
+        """Why it was disconnected."""
 
     @property
     def deadline_ms(self) -> int:
-        """When it has been silent for too long."""
+        """When the consumer counts as gone unless it is heard of."""
         return self.seen_us // 1000 + self.timeout_ms
 
-    @property
-    def closed(self) -> bool:
-        return self.ended is not None
-
-    @property
-    def turn(self) -> threading.Lock:
-        """To be held during several calls in a row, of which none may be `receive`."""
-        return self.subscription.turns
-
-    def receive(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        timeout_seconds: float | None = None,
-    ) -> pa.RecordBatch | None:
-        """The next messages, within the credit, which one message larger than what is left may overdraw.
-
-        None when there is nothing within the time; without a time it waits. Raises ClosedError once the session is
-        closed, and TopicNotFoundError when the topic was deleted. Calling it is no sign of life of the consumer.
-        """
-        return self.subscription.dispatch.receive(
-            self, max_messages=max_messages, max_bytes=max_bytes, timeout_seconds=timeout_seconds
-        )
-
-    def grant(self, messages: int, nbytes: int) -> None:
-        """The consumer has taken so much out of its queue, or has room for more."""
-        if messages < 0 or nbytes < 0:
-            raise InvalidRequestError("a credit is 0 or more", operation="grant")
-        self.subscription.answers.grant(self, messages, nbytes)
-
-    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Messages `[first, end)` are done. What this consumer does not have is passed over."""
-        self.subscription.answers.ack(self, ranges)
-
-    def ack_cumulative(self, offset: int) -> None:
-        """This message and all before are done; where one consumer has them all."""
-        self.subscription.answers.ack_cumulative(self, offset)
-
-    def nack(self, ranges: Sequence[tuple[int, int]], delay_ms: int | None = None) -> None:
-        """Messages `[first, end)` are to come again, after the subscription's delay or this one."""
-        self.subscription.answers.nack(self, ranges, delay_ms)
-
-    def touch(self) -> None:
-        """The consumer is alive."""
-        self.subscription.answers.touch(self)
-
-    def close(self) -> None:
-        """What it holds goes to others at once. May be called again."""
-        self.subscription.disconnect(self, ClosedError("the consumer was closed", operation="receive"))
-
     def wake(self) -> None:
-        """Under the subscription's lock: there may be something to receive."""
+        """Tell the consumer that there may be something to receive."""
         self.ready.notify_all()
-        self.tell_listeners()
+        self.notify_listeners()
 
-    def tell_listeners(self) -> None:
+    def notify_listeners(self) -> None:
         for listener in tuple(self.listeners):
             listener()

@@ -1,8 +1,8 @@
-"""A subscription's place in its topic while it has consumers: what was read, and what became of it.
+"""A subscription's position in its topic while it has consumers: what was read, and the state of each message.
 
-Read ahead are a few pieces of the topic, within `max_buffer_bytes`. A message that comes again and is in none of them
-is read again: nothing that was delivered is kept. Reading takes place outside the subscription's lock, by a `Job` that
-has its reader for itself; everything else is done under the lock.
+The cursor reads a few batches ahead, within `max_buffer_bytes`. A message that comes again and is in none of them is
+read again: nothing that was delivered is kept. A `ReadJob` reads without the subscription's lock and has its reader for
+itself; everything else is done under the lock.
 """
 
 from collections import deque
@@ -12,22 +12,21 @@ import numpy as np
 import pyarrow as pa
 
 from icestream.model.filters import Filter
-from icestream.model.messages import conform
+from icestream.model.messages import OFFSET, PUBLISH_TIME, conform
 from icestream.subscription.key_slots import slots_of
 from icestream.subscription.offset_ranges import MAX_OFFSET, Offsets, Ranges, clipped, expanded, merged
 from icestream.subscription.progress import Progress
-from icestream.subscription.source import Source, SourceReader
+from icestream.subscription.source import SourceReader, SubscriptionSource
 from icestream.subscription.window import Mask, Rows, Window
 
 READ_BYTES = 1 << 20
 _SKIP_MESSAGES = 10_000
 _LOOK_AHEAD = 4_096
 _MAX_TIMES = 512
-_TIME_COLUMN = 1
 
 
 @dataclass(frozen=True)
-class Limits:
+class CursorLimits:
     max_unacknowledged_messages: int
     max_buffer_bytes: int
 
@@ -36,14 +35,14 @@ class Limits:
         return min(READ_BYTES, self.max_buffer_bytes // 2)
 
 
-class Piece:
+class BufferedBatch:
     """A batch that was read, and its offsets."""
 
     __slots__ = ("batch", "low", "nbytes", "offsets")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
-        self.offsets: Offsets = batch.column(0).to_numpy()
+        self.offsets: Offsets = batch.column(OFFSET).to_numpy()
         self.nbytes: int = batch.nbytes
         self.low = int(self.offsets[0])
         """Nothing before it waits to be delivered, or it is read again."""
@@ -52,16 +51,16 @@ class Piece:
     def end(self) -> int:
         return int(self.offsets[-1]) + 1
 
-    def place_of(self, offset: int) -> int | None:
+    def index_of(self, offset: int) -> int | None:
         place = int(np.searchsorted(self.offsets, offset))
         return place if place < len(self.offsets) and self.offsets[place] == offset else None
 
 
 @dataclass
-class Job:
+class ReadJob:
     """One read, for the thread that does it."""
 
-    source: Source
+    source: SubscriptionSource
     where: Filter | None
     offset: int
     reader: SourceReader | None
@@ -82,7 +81,13 @@ class Job:
 
 class Cursor:
     def __init__(
-        self, source: Source, progress: Progress, *, where: Filter | None, by_key: bool, limits: Limits
+        self,
+        source: SubscriptionSource,
+        progress: Progress,
+        *,
+        where: Filter | None,
+        by_key: bool,
+        limits: CursorLimits,
     ) -> None:
         self.source = source
         self.window = Window(progress.floor)
@@ -94,14 +99,14 @@ class Cursor:
         self._schema = source.stream_schema
         self._readers: dict[bool, SourceReader] = {}
         """The one that goes on, and the one that reads again; out while a job has it."""
-        self._pieces: list[Piece] = []
+        self._buffer: list[BufferedBatch] = []
         self._times: deque[tuple[int, int]] = deque()
         self._read_rows = 0
         self._read_bytes = 0
-        self.has_restored = False
+        self._has_restored = False
         """Messages were read that had been delivered before the cursor was made."""
-        self.restored_due_ms: int | None = None
-        """When the first of the messages is due that a restart found waiting for their time."""
+        self._restored_due_ms: int | None = None
+        """When the first of them is due, if they are delayed."""
 
     # Reading
 
@@ -120,7 +125,7 @@ class Cursor:
             self._schema = schema
             self._drop()
 
-    def job(self, again_from: int | None) -> Job:
+    def job(self, again_from: int | None) -> ReadJob:
         """A read of what follows, or of a message that is not at hand."""
         advances = again_from is None
         offset = self.window.end if again_from is None else again_from
@@ -130,7 +135,7 @@ class Cursor:
         if reader is not None and reader.offset != offset:
             reader.close()
             reader = None
-        return Job(self.source, self._where, offset, reader, advances, self._limits.read_bytes)
+        return ReadJob(self.source, self._where, offset, reader, advances, self._limits.read_bytes)
 
     def _skip(self, offset: int) -> int:
         """Pass over a long stretch that is known to be acknowledged, without reading it."""
@@ -145,7 +150,7 @@ class Cursor:
             self.window.jump(end)
         return self.window.end
 
-    def finish(self, job: Job) -> list[Piece]:
+    def finish(self, job: ReadJob) -> list[BufferedBatch]:
         """Take in what a job has read; the pieces in which something waits to be delivered."""
         assert job.reader is not None
         end = job.reader.offset
@@ -155,7 +160,7 @@ class Cursor:
             job.close()
         if job.advances and (again := self._readers.pop(False, None)) is not None:
             again.close()
-        pieces = [Piece(batch) for batch in job.batches]
+        pieces = [BufferedBatch(batch) for batch in job.batches]
         self._read_rows += sum(len(piece.offsets) for piece in pieces)
         self._read_bytes += sum(piece.nbytes for piece in pieces)
         if job.advances:
@@ -163,23 +168,23 @@ class Cursor:
         else:
             self._pass_over_missing(pieces, job.offset, min(end, self.window.end))
         waiting = [piece for piece in pieces if self._waits(piece)]
-        self._pieces += waiting
-        self._forget(len(self._pieces) - len(waiting))
+        self._buffer += waiting
+        self._forget(len(self._buffer) - len(waiting))
         return waiting
 
     def _forget(self, older: int) -> None:
         """Let pieces go that are beyond the buffer: older ones first, then what follows the one that was asked for."""
-        excess = sum(piece.nbytes for piece in self._pieces) - self._limits.max_buffer_bytes
-        while excess > 0 and len(self._pieces) > 1:
-            excess -= self._pieces.pop(0 if older > 0 else -1).nbytes
+        excess = sum(piece.nbytes for piece in self._buffer) - self._limits.max_buffer_bytes
+        while excess > 0 and len(self._buffer) > 1:
+            excess -= self._buffer.pop(0 if older > 0 else -1).nbytes
             older -= 1
 
-    def _waits(self, piece: Piece) -> bool:
+    def _waits(self, piece: BufferedBatch) -> bool:
         first = self.window.first_ready(piece.low, piece.end)
         piece.low = piece.end if first is None else first
         return first is not None
 
-    def _admit(self, pieces: list[Piece], end: int) -> None:
+    def _admit(self, pieces: list[BufferedBatch], end: int) -> None:
         window, start = self.window, self.window.end
         window.extend(end)
         for piece in pieces:
@@ -193,14 +198,20 @@ class Cursor:
             if low < high:
                 rows = window.rows(np.arange(low, high))
                 window.restore(rows[window.ready(rows)], redeliveries, failures, due_ms)
-                self.has_restored = True
+                self._has_restored = True
                 if due_ms:
-                    self.restored_due_ms = min(due_ms, self.restored_due_ms or due_ms)
+                    self._restored_due_ms = min(due_ms, self._restored_due_ms or due_ms)
         window.settle()
 
-    def _note_time(self, piece: Piece) -> None:
+    def take_restored(self) -> tuple[bool, int | None]:
+        """Return whether messages were read since the last call that had been delivered earlier, and their due time."""
+        found = self._has_restored, self._restored_due_ms
+        self._has_restored, self._restored_due_ms = False, None
+        return found
+
+    def _note_time(self, piece: BufferedBatch) -> None:
         """Remember when some messages were published: enough to tell about how old the floor is."""
-        self._times.append((int(piece.offsets[0]), piece.batch.column(_TIME_COLUMN)[0].value))
+        self._times.append((int(piece.offsets[0]), piece.batch.column(PUBLISH_TIME)[0].value))
         while len(self._times) > 1 and (self._times[1][0] <= self.window.floor or len(self._times) > _MAX_TIMES):
             self._times.popleft()
 
@@ -217,7 +228,7 @@ class Cursor:
             found = time_us
         return found
 
-    def _pass_over_missing(self, pieces: list[Piece], start: int, end: int) -> None:
+    def _pass_over_missing(self, pieces: list[BufferedBatch], start: int, end: int) -> None:
         """Messages that were there and are not any more, given up by a repair, cannot be delivered."""
         offsets = np.concatenate([piece.offsets for piece in pieces]) if pieces else np.empty(0, np.int64)
         if len(offsets) and offsets[0] <= start and offsets[-1] - offsets[0] + 1 == len(offsets):
@@ -229,21 +240,21 @@ class Cursor:
 
     # Delivering
 
-    def at_hand(self, offset: int) -> tuple[Piece, int] | None:
+    def buffered(self, offset: int) -> tuple[BufferedBatch, int] | None:
         """The piece that has a message, and its row in it."""
-        for piece in self._pieces:
-            place = piece.place_of(offset)
+        for piece in self._buffer:
+            place = piece.index_of(offset)
             if place is not None:
                 return piece, place
         return None
 
     @property
-    def rows_at_hand(self) -> int:
+    def buffered_rows(self) -> int:
         """Messages of the pieces in which something waits."""
-        return sum(len(piece.offsets) for piece in self._pieces)
+        return sum(len(piece.offsets) for piece in self._buffer)
 
     def cut(
-        self, piece: Piece, place: int, allowed: Mask | None, max_messages: int, max_bytes: int
+        self, piece: BufferedBatch, place: int, allowed: Mask | None, max_messages: int, max_bytes: int
     ) -> tuple[pa.RecordBatch, Rows, int]:
         """The messages of a piece from a row on that may be delivered, at least one, and their bytes."""
         high = int(np.searchsorted(piece.offsets, min(self.limit, self.window.end)))
@@ -258,10 +269,10 @@ class Cursor:
             chosen, batch = chosen[:count], batch.slice(0, count)
         return batch, rows[chosen], nbytes
 
-    def delivered_from(self, piece: Piece) -> None:
+    def delivered_from(self, piece: BufferedBatch) -> None:
         """Let a piece go in which nothing waits any more."""
         if not self._waits(piece):
-            self._pieces.remove(piece)
+            self._buffer.remove(piece)
 
     # Acknowledging and ending
 
@@ -283,7 +294,7 @@ class Cursor:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
-        self._pieces.clear()
+        self._buffer.clear()
 
     def close(self) -> None:
         self._drop()
@@ -298,7 +309,7 @@ def _select(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
 
 def delivery_schema(stream_schema: pa.Schema) -> pa.Schema:
     """What consumers get: the topic's columns, and how often a message was delivered before."""
-    own = stream_schema.field(0).name.startswith("_")
+    own = stream_schema.field(OFFSET).name.startswith("_")
     name = "_redelivery_count" if own else "redelivery_count"
     return stream_schema.append(pa.field(name, pa.int32(), nullable=False))
 

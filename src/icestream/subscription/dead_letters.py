@@ -5,25 +5,23 @@ can be there twice, when the broker is killed between the two steps; never not a
 """
 
 import threading
+from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
-from icestream.model.messages import STREAM_SCHEMA
+from icestream.model.messages import ATTRIBUTES, ENVELOPE_COLUMNS, OFFSET, STREAM_SCHEMA
 from icestream.model.names import TopicName
-from icestream.subscription.engine import PublishDeadLetters
-from icestream.subscription.offset_ranges import Offsets, as_ranges, ranges_where
-
-if TYPE_CHECKING:  # it works for what uses it
-    from icestream.subscription.subscription import Subscription
+from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, ranges_where
+from icestream.subscription.options import SubscriptionOptions
+from icestream.subscription.source import SubscriptionSource
 
 _log = structlog.get_logger(__name__)
 _READ_BYTES = 1 << 20
 _RETRY_SECONDS = 5.0
-_ATTRIBUTES = "attributes"
 
 ORIGIN_COLUMNS = (
     pa.field("origin_topic", pa.string()),
@@ -34,17 +32,49 @@ ORIGIN_COLUMNS = (
 """Where a dead letter comes from: attributes `icestream.origin_topic` … of a plain message, columns of another."""
 
 
+PublishDeadLetters = Callable[[TopicName, TopicName, pa.RecordBatch], None]
+"""Store a batch from `dead_letter_batch` in a topic, which is made if it is missing; the second name is the origin's.
+
+Returns when the batch is durable."""
+
+
+class DeadLetterOrigin(Protocol):
+    """What dead letters need of a subscription."""
+
+    @property
+    def topic(self) -> TopicName: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def place(self) -> str:
+        """For errors."""
+
+    @property
+    def options(self) -> SubscriptionOptions: ...
+
+    @property
+    def source(self) -> SubscriptionSource: ...
+
+    def dead_offsets(self) -> Offsets: ...
+
+    def redelivery_counts(self, offsets: Offsets, /) -> Offsets: ...
+
+    def dead_letters_stored(self, ranges: Ranges, count: int, /) -> None: ...
+
+
 class DeadLetters:
     def __init__(self, publish: PublishDeadLetters, *, background: bool) -> None:
         self._publish = publish
         self._background = background
         self._changed = threading.Condition()
-        self._waiting: dict[Subscription, float] = {}
+        self._waiting: dict[DeadLetterOrigin, float] = {}
         """And when to try."""
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def expect(self, subscription: "Subscription") -> None:
+    def expect(self, subscription: DeadLetterOrigin) -> None:
         with self._changed:
             self._waiting.setdefault(subscription, 0.0)
             if self._background and self._thread is None and not self._stopping:
@@ -64,7 +94,7 @@ class DeadLetters:
         while (subscription := self._take()) is not None:
             self._bury(subscription)
 
-    def _take(self) -> "Subscription | None":
+    def _take(self) -> DeadLetterOrigin | None:
         with self._changed:
             now = monotonic()
             for subscription, earliest in self._waiting.items():
@@ -82,7 +112,7 @@ class DeadLetters:
                 earliest = min(self._waiting.values(), default=None)
                 self._changed.wait(None if earliest is None else max(0.0, earliest - monotonic()))
 
-    def _bury(self, subscription: "Subscription") -> None:
+    def _bury(self, subscription: DeadLetterOrigin) -> None:
         try:
             while len(offsets := subscription.dead_offsets()) and not self._stopping:
                 self._move(subscription, offsets)
@@ -91,7 +121,7 @@ class DeadLetters:
             with self._changed:
                 self._waiting[subscription] = monotonic() + _RETRY_SECONDS
 
-    def _move(self, subscription: "Subscription", offsets: Offsets) -> None:
+    def _move(self, subscription: DeadLetterOrigin, offsets: Offsets) -> None:
         """Read the first of these messages, store them, count them as acknowledged."""
         topic = subscription.options.dead_letters_of(subscription.topic, subscription.name)
         first = int(offsets[0])
@@ -104,16 +134,16 @@ class DeadLetters:
         found = offsets[offsets < end]
         moved = 0
         for batch in batches:
-            places = np.flatnonzero(np.isin(batch.column(0).to_numpy(), found, assume_unique=True))
+            places = np.flatnonzero(np.isin(batch.column(OFFSET).to_numpy(), found, assume_unique=True))
             if len(places) and topic is not None:
-                counts = subscription.redelivery_counts(batch.column(0).to_numpy()[places])
+                counts = subscription.redelivery_counts(batch.column(OFFSET).to_numpy()[places])
                 rows = batch.take(pa.array(places))
                 self._publish(
                     topic, subscription.topic, dead_letter_batch(rows, subscription.topic, subscription.name, counts)
                 )
                 moved += len(places)
         done = ranges_where(np.isin(np.arange(first, end), found), first)
-        subscription.buried(as_ranges(done.tolist(), operation="dead letters"), moved)
+        subscription.dead_letters_stored(as_ranges(done.tolist(), operation="dead letters"), moved)
 
 
 def dead_letter_batch(rows: pa.RecordBatch, topic: TopicName, subscription: str, counts: Offsets) -> pa.RecordBatch:
@@ -121,11 +151,11 @@ def dead_letter_batch(rows: pa.RecordBatch, topic: TopicName, subscription: str,
     count = rows.num_rows
     origin = [
         pa.array([str(topic)] * count, pa.string()),
-        rows.column(0),
+        rows.column(OFFSET),
         pa.array([subscription] * count, pa.string()),
         pa.array(counts.astype(np.int32)),
     ]
-    body = rows.select(range(4, rows.num_columns))
+    body = rows.select(range(ENVELOPE_COLUMNS, rows.num_columns))
     if not rows.schema.equals(STREAM_SCHEMA):
         taken = set(body.schema.names)
         extra = [
@@ -136,7 +166,7 @@ def dead_letter_batch(rows: pa.RecordBatch, topic: TopicName, subscription: str,
         )
     names = [f"icestream.{field.name}" for field in ORIGIN_COLUMNS]
     texts = zip(*(column.cast(pa.string()).to_pylist() for column in origin), strict=True)
-    place = body.schema.get_field_index(_ATTRIBUTES)
+    place = body.schema.get_field_index(ATTRIBUTES)
     attributes = [
         [*(pair for pair in (before or []) if pair[0] not in names), *zip(names, values, strict=True)]
         for before, values in zip(body.column(place).to_pylist(), texts, strict=True)

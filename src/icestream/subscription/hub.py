@@ -16,7 +16,7 @@ import structlog
 
 from icestream.model.clock import Clock
 from icestream.model.names import TopicName
-from icestream.subscription.source import Source
+from icestream.subscription.source import SubscriptionSource
 
 _log = structlog.get_logger(__name__)
 _FEW = 8
@@ -40,7 +40,7 @@ class Wakeable(Protocol):
 
 
 @dataclass
-class _Watched:
+class _WatchedTopic:
     listeners: set[Callable[[], None]]
     moved: Callable[[], None]
     count: int = 1
@@ -53,7 +53,7 @@ class Hub:
         self._changed = threading.Condition()
         self._waiting: dict[TopicName, set[Wakeable]] = {}
         self._moved: set[TopicName] = set()
-        self._watched: dict[TopicName, _Watched] = {}
+        self._watched: dict[TopicName, _WatchedTopic] = {}
         self._due: list[tuple[int, int, Wakeable]] = []
         self._planned: dict[Wakeable, int] = {}
         self._numbers = count()
@@ -73,7 +73,7 @@ class Hub:
 
     # Messages
 
-    def watch(self, source: Source) -> None:
+    def watch(self, source: SubscriptionSource) -> None:
         """Listen to a topic, once more."""
         name, listeners = source.name, source.listeners
 
@@ -88,10 +88,10 @@ class Hub:
             if known is not None and known.listeners is listeners:
                 known.count += 1
                 return
-            self._watched[name] = _Watched(listeners, moved)
+            self._watched[name] = _WatchedTopic(listeners, moved)
             listeners.add(moved)
 
-    def unwatch(self, source: Source) -> None:
+    def unwatch(self, source: SubscriptionSource) -> None:
         name, listeners = source.name, source.listeners
         with self._changed:
             known = self._watched.get(name)

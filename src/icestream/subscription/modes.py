@@ -67,7 +67,7 @@ class Mode:
 _NOBODY = -1
 
 
-class KeyShared(Mode):
+class KeySharedMode(Mode):
     by_key = True
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class KeyShared(Mode):
 # A consumer that comes back for more before the others have come at all gets more: nobody waits for a slow one.
 
 
-class Shared(Mode):
+class SharedMode(Mode):
     def share(self, available: int) -> int:
         return -(-available // max(1, len(self.consumers)))
 
@@ -145,12 +145,12 @@ class Shared(Mode):
 # One consumer has all messages: no other may connect, or the others wait for their turn.
 
 
-class Exclusive(Mode):
+class ExclusiveMode(Mode):
     def admits_one_more(self) -> bool:
         return not self.consumers
 
 
-class Failover(Mode):
+class FailoverMode(Mode):
     def is_active(self, consumer: int) -> bool:
         return self.consumers[:1] == [consumer]
 
@@ -158,10 +158,10 @@ class Failover(Mode):
 __all__ = ["Mode", "make_mode"]
 
 _MODES: dict[SubscriptionType, type[Mode]] = {
-    SubscriptionType.EXCLUSIVE: Exclusive,
-    SubscriptionType.FAILOVER: Failover,
-    SubscriptionType.SHARED: Shared,
-    SubscriptionType.KEY_SHARED: KeyShared,
+    SubscriptionType.EXCLUSIVE: ExclusiveMode,
+    SubscriptionType.FAILOVER: FailoverMode,
+    SubscriptionType.SHARED: SharedMode,
+    SubscriptionType.KEY_SHARED: KeySharedMode,
 }
 
 

@@ -8,16 +8,13 @@ acknowledged meanwhile would come again if the broker were killed now, and is wr
 import threading
 from collections.abc import Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
 from icestream.metadata import MetadataStore, Put, RevisionIs
 from icestream.model.errors import ConflictError, IcestreamError, SubscriptionNotFoundError
 from icestream.subscription.progress import SubscriptionRecord
-
-if TYPE_CHECKING:  # it writes what uses it
-    from icestream.subscription.subscription import Subscription
 
 _log = structlog.get_logger(__name__)
 _MAX_OPERATIONS = 100
@@ -26,8 +23,35 @@ _MAX_BYTES = 900_000
 _MAX_PAUSE_SECONDS = 10.0
 
 
+class PersistedSubscription(Protocol):
+    """What the writer needs of a subscription."""
+
+    revision: int
+    """Of the record in the metadata store, as this process read or wrote it last."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def place(self) -> str:
+        """For errors."""
+
+    @property
+    def created_us(self) -> int: ...
+
+    @property
+    def unwritten(self) -> bool: ...
+
+    def snapshot(self) -> tuple[int, bytes]:
+        """Return the version of the record, and the record."""
+
+    def written(self, version: int, revision: int, /) -> None: ...
+
+    def end(self, reason: IcestreamError, /) -> None: ...
+
+
 class _Write(NamedTuple):
-    subscription: "Subscription"
+    subscription: PersistedSubscription
     version: int
     value: bytes
 
@@ -39,7 +63,7 @@ class ProgressWriter:
         """The name of this process in the records."""
         self._interval_seconds = interval_ms / 1000
         self._changed = threading.Condition()
-        self._dirty: set[Subscription] = set()
+        self._dirty: set[PersistedSubscription] = set()
         self._urgent = False
         self._stopping = False
         self._writing = threading.Lock()
@@ -49,7 +73,7 @@ class ProgressWriter:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
 
-    def expect(self, subscription: "Subscription", *, urgent: bool = False) -> None:
+    def expect(self, subscription: PersistedSubscription, *, urgent: bool = False) -> None:
         """It has changed; urgent is what need not wait for the interval."""
         with self._changed:
             if subscription not in self._dirty or (urgent and not self._urgent):
@@ -57,11 +81,11 @@ class ProgressWriter:
                 self._urgent |= urgent
                 self._changed.notify()
 
-    def forget(self, subscription: "Subscription") -> None:
+    def forget(self, subscription: PersistedSubscription) -> None:
         with self._changed:
             self._dirty.discard(subscription)
 
-    def flush(self, only: Iterable["Subscription"] | None = None) -> None:
+    def flush(self, only: Iterable[PersistedSubscription] | None = None) -> None:
         """Write all that changed, or raise what keeps it from being written."""
         with self._writing:
             with self._changed:
@@ -146,12 +170,12 @@ class ProgressWriter:
             )
             self.forget(subscription)
 
-    def _is_ours(self, record: SubscriptionRecord, subscription: "Subscription") -> bool:
+    def _is_ours(self, record: SubscriptionRecord, subscription: PersistedSubscription) -> bool:
         """Written by this process, and not for another subscription that has the name of a deleted one."""
         return record.writer == self.writer and record.created_us == subscription.created_us
 
 
-def _grouped(subscriptions: Iterable["Subscription"]) -> Iterator[list[_Write]]:
+def _grouped(subscriptions: Iterable[PersistedSubscription]) -> Iterator[list[_Write]]:
     group: list[_Write] = []
     nbytes = 0
     for subscription in subscriptions:

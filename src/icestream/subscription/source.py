@@ -31,7 +31,7 @@ class SourceReader(Protocol):
     def close(self) -> None: ...
 
 
-class Source(Protocol):
+class SubscriptionSource(Protocol):
     """A topic."""
 
     @property
@@ -69,5 +69,5 @@ class Source(Protocol):
         """Why the topic cannot be read any more, if so: it was deleted, or its storage is closing."""
 
 
-FindSource = Callable[[TopicName], Source]
+FindSource = Callable[[TopicName], SubscriptionSource]
 """The topic of a name, or TopicNotFoundError."""

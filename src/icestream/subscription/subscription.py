@@ -1,17 +1,31 @@
-"""A subscription: its consumers, its progress, its options.
+"""A subscription as a broker serves it, and the session of each of its consumers.
 
 What it guarantees: a message is with at most one consumer at a time, and is sent until it is acknowledged or stored as
-a dead letter. Acknowledged messages are not sent again, except after a crash of the broker, and then those of the
-last moments only. Nothing that consumers do waits for the metadata store.
+a dead letter. Acknowledged messages are not sent again, except after a crash of the broker, and then only the last
+ones before it. Nothing that consumers do waits for the metadata store.
+
+`BrokerSubscription` owns everything: the one lock, the state machine that the lock guards (`state`), and the threads
+that wait for messages. Two locks exist, and they are taken in this order:
+
+1. `SubscriptionServices.fairness_lock`, one for all subscriptions: held by the one thread that works for a consumer.
+2. the subscription's lock: held for each transition of the state, never while something is read, written or waited for.
+
+A consumer's thread that finds nothing waits. When messages arrive, only the one that has waited longest is woken. It
+takes its share, and wakes the next one if something is left. Consumers without a thread have listeners instead, and
+all of them are called.
 """
 
+import contextlib
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
 
-import numpy as np
 import pyarrow as pa
 
+from icestream.config import SubscriptionSettings
+from icestream.model.clock import Clock
 from icestream.model.errors import (
     ClosedError,
     IcestreamError,
@@ -19,70 +33,204 @@ from icestream.model.errors import (
     LimitReachedError,
     SubscriptionBusyError,
 )
-from icestream.model.filters import Filter
 from icestream.model.names import TopicName, check_producer
-from icestream.subscription.acks import Answers, silent
-from icestream.subscription.consumer import ConsumerSession, Credit
-from icestream.subscription.cursor import Cursor, Limits, delivery_schema
-from icestream.subscription.dispatch import Dispatch
-from icestream.subscription.engine import Engine
+from icestream.subscription.consumer import ConnectedConsumer, Credit
+from icestream.subscription.cursor import CursorLimits, delivery_schema
+from icestream.subscription.dead_letters import DeadLetters
+from icestream.subscription.hub import Hub
 from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, clipped, total
-from icestream.subscription.options import SubscriptionOptions
+from icestream.subscription.options import MAX_DELAY_MS, SubscriptionOptions
 from icestream.subscription.progress import Progress, SubscriptionRecord
-from icestream.subscription.source import Source
-from icestream.subscription.state import Live
-from icestream.subscription.stats import SubscriptionStats, consumer_figures, lag_seconds
-from icestream.subscription.window import State
+from icestream.subscription.progress_writer import ProgressWriter
+from icestream.subscription.source import SubscriptionSource
+from icestream.subscription.state import SubscriptionState
+from icestream.subscription.stats import SubscriptionStats, lag_seconds
 
 DEFAULT_CREDIT_MESSAGES = 10_000
 DEFAULT_CREDIT_BYTES = 8 << 20
-_MAX_DEAD_AT_ONCE = 10_000
+_MANY_MESSAGES = 4_096
 
 
-class Subscription:
-    """Thread-safe. Made by `Subscriptions.open`."""
+@dataclass(frozen=True)
+class SubscriptionServices:
+    """What all subscriptions of a storage share."""
 
-    def __init__(self, engine: Engine, source: Source, record: SubscriptionRecord, revision: int) -> None:
-        self._engine = engine
-        self.source = source
-        self._record = record
-        """Its progress is that of the time before the consumers came, while there are any."""
-        self._live = Live(engine, self, record.options)
-        self.answers = Answers(self._live)
-        self.dispatch = Dispatch(self._live, self.answers)
-        self._ended: IcestreamError | None = None
-        self._written = 0
-        self.revision = revision
-        """Of the record in the metadata store, as this process read or wrote it last."""
+    settings: SubscriptionSettings
+    clock: Clock
+    hub: Hub
+    writer: ProgressWriter
+    dead_letters: DeadLetters
+    fairness_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the one thread that works for a consumer, and taken before any subscription's lock.
 
-    @property
-    def topic(self) -> TopicName:
-        return self._record.topic
+    Hundreds of threads that all want the interpreter pass it around at every call that lets go of it, and spend more
+    time on that than on their work. A thread that waits, or reads what is not in memory, lets the next one work."""
+
+    def now_ms(self) -> int:
+        return self.clock() // 1000
+
+
+class ConsumerSession:
+    """One consumer's connection to a subscription. Thread-safe. Made by `BrokerSubscription.connect`."""
+
+    def __init__(self, subscription: "BrokerSubscription", consumer: ConnectedConsumer) -> None:
+        self.subscription = subscription
+        self._consumer = consumer
 
     @property
     def name(self) -> str:
-        return self._record.name
+        return self._consumer.name
 
     @property
-    def options(self) -> SubscriptionOptions:
-        return self._live.options
+    def number(self) -> int:
+        return self._consumer.number
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what a consumer that connects now is sent."""
+        """The schema of its deliveries. It stays when the topic gains columns."""
+        return self._consumer.schema
+
+    @property
+    def listeners(self) -> set[Callable[[], None]]:
+        """Called, by any thread and under a lock, when `receive` may have something: for those who cannot wait."""
+        return self._consumer.listeners
+
+    @property
+    def closed(self) -> bool:
+        return self._consumer.ended is not None
+
+    @property
+    def fairness_lock(self) -> threading.Lock:
+        """To be held during several calls in a row, of which none may be `receive`."""
+        return self.subscription.fairness_lock
+
+    def receive(
+        self,
+        *,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> pa.RecordBatch | None:
+        """Return the next messages, within the credit, which one message larger than what is left may overdraw.
+
+        Return None when there is nothing within the time; without a time it waits. Raise ClosedError once the session
+        is closed, and TopicNotFoundError when the topic was deleted. A call is no sign of life of the consumer.
+        """
+        return self.subscription.receive(
+            self._consumer, max_messages=max_messages, max_bytes=max_bytes, timeout_seconds=timeout_seconds
+        )
+
+    def grant(self, messages: int, nbytes: int) -> None:
+        """Add credit: the consumer has taken so much out of its queue, or has room for more."""
+        if messages < 0 or nbytes < 0:
+            raise InvalidRequestError("a credit is 0 or more", operation="grant")
+        self.subscription.grant(self._consumer, messages, nbytes)
+
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Acknowledge messages `[first, end)`. Those that this consumer does not have are passed over."""
+        self.subscription.ack(self._consumer, ranges)
+
+    def ack_cumulative(self, offset: int) -> None:
+        """Acknowledge a message and all before it; for subscriptions in which one consumer gets all."""
+        self.subscription.ack_cumulative(self._consumer, offset)
+
+    def nack(self, ranges: Sequence[tuple[int, int]], delay_ms: int | None = None) -> None:
+        """Refuse messages `[first, end)`: they come again, after this delay or the subscription's."""
+        self.subscription.nack(self._consumer, ranges, delay_ms)
+
+    def touch(self) -> None:
+        """Note that the consumer is alive."""
+        self.subscription.touch(self._consumer)
+
+    def close(self) -> None:
+        """Disconnect. Others get what the consumer has, at once. May be called again."""
+        self.subscription.disconnect(self._consumer, ClosedError("the consumer was closed", operation="receive"))
+
+
+class BrokerSubscription:
+    """Thread-safe. Made by `Subscriptions.open`."""
+
+    def __init__(
+        self, services: SubscriptionServices, source: SubscriptionSource, record: SubscriptionRecord, revision: int
+    ) -> None:
+        self._services = services
+        self.topic: TopicName = record.topic
+        self.name = record.name
+        self.key = record.key
+        self.created_us = record.created_us
+        self.revision = revision
+        """Of the record in the metadata store, as this process read or wrote it last."""
+        settings = services.settings
+        limits = CursorLimits(settings.max_unacknowledged_messages, settings.max_buffer_bytes)
+        self._lock = threading.Lock()
+        """Guards everything below."""
+        self._state = SubscriptionState(source, record, limits, services.now_ms)
+        self._waiting: deque[ConnectedConsumer] = deque()
+        """Consumers whose threads wait for messages, the longest first."""
+        self._reading = False
+        """A thread reads, with the lock let go."""
+        self._read_again_at = 0.0
+        """By the monotonic clock: until then messages may collect."""
+        self._ended: IcestreamError | None = None
+        self._written = 0
+        """The version of the state that is in the metadata store."""
+
+    @property
+    def source(self) -> SubscriptionSource:
+        return self._state.source
+
+    @property
+    def options(self) -> SubscriptionOptions:
+        return self._state.options
+
+    @property
+    def stream_id(self) -> str:
+        return self._state.stream_id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of what a consumer that connects now is sent."""
         return delivery_schema(self.source.stream_schema)
 
     @property
-    def turns(self) -> threading.Lock:
-        return self._engine.turns
-
-    @property
-    def key(self) -> str:
-        return self._record.key
+    def fairness_lock(self) -> threading.Lock:
+        return self._services.fairness_lock
 
     @property
     def place(self) -> str:
         return f"{self.topic} {self.name}"
+
+    @property
+    def ended(self) -> bool:
+        return self._ended is not None
+
+    def _check_alive(self) -> None:
+        if self._ended is not None:
+            raise self._ended.with_traceback(None)
+
+    @contextlib.contextmanager
+    def _transition(self) -> Iterator[SubscriptionState]:
+        """Hold the lock while the state changes, and carry out what the change asks for."""
+        with self._lock:
+            try:
+                yield self._state
+            finally:
+                self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Carry out the effects of transitions. Under the lock."""
+        effects = self._state.take_effects()
+        if effects is None:
+            return
+        services = self._services
+        if effects.write:
+            services.writer.expect(self, urgent=effects.urgent)
+        if effects.due_ms is not None:
+            services.hub.schedule(self, effects.due_ms)
+        if effects.store_dead_letters:
+            services.dead_letters.expect(self)
+        if effects.wake_all:
+            self._wake_all()
 
     # Consumers
 
@@ -94,202 +242,286 @@ class Subscription:
         max_bytes: int = DEFAULT_CREDIT_BYTES,
         session_timeout_ms: int | None = None,
     ) -> ConsumerSession:
-        """A new consumer, with its first credit.
+        """Connect a consumer, with its first credit.
 
-        It is disconnected when it is silent for the set time, or for this one; 0 stands for never, for consumers that
-        nothing can cut off from here.
+        It is disconnected when it is silent for the time of the settings, or for this one; 0 stands for never, for
+        consumers whose end is noticed otherwise.
         """
         check_producer(consumer)
         if max_messages < 0 or max_bytes < 0:
             raise InvalidRequestError("a credit is 0 or more", operation="connect", place=self.place)
-        live, schema = self._live, self.source.stream_schema
-        timeout_ms = self._engine.settings.session_timeout_ms if session_timeout_ms is None else session_timeout_ms
-        with live.lock:
-            self._check_admits()
-            cursor = live.cursor or self._open_cursor()
-            cursor.use_schema(schema)
-            number = next(number for number in range(len(live.sessions) + 1) if number not in live.sessions)
-            session = live.sessions[number] = ConsumerSession(
-                self,
-                live.lock,
+        services = self._services
+        timeout_ms = services.settings.session_timeout_ms if session_timeout_ms is None else session_timeout_ms
+        with self._transition() as state:
+            self._check_admits(state)
+            if not state.has_cursor:
+                services.hub.watch(state.source)
+            connected = state.connect(
                 consumer,
-                number,
-                schema=delivery_schema(schema),
+                ready=threading.Condition(self._lock),
                 credit=Credit(max_messages, max_bytes),
-                connected_us=self._engine.clock(),
+                connected_us=services.clock(),
                 timeout_ms=timeout_ms,
             )
-            live.mode.joined(number)
-            live.look_again()
-            if timeout_ms:
-                self._engine.hub.schedule(self, self._engine.now_ms() + timeout_ms)
-        return session
+            state.schedule_timeout(connected)
+        return ConsumerSession(self, connected)
 
-    def _check_admits(self) -> None:
+    def _check_admits(self, state: SubscriptionState) -> None:
         self._check_alive()
-        live, most = self._live, self._engine.settings.max_consumers
-        if not live.mode.admits_one_more():
-            other = next(iter(live.sessions.values())).name
+        connected = state.consumers
+        if not state.admits_one_more():
             raise SubscriptionBusyError(
-                f"the subscription is exclusive, and consumer {other!r} has it",
+                f"the subscription is exclusive, and consumer {connected[0].name!r} has it",
                 operation="connect",
                 place=self.place,
                 remedy="close the other consumer, or use another type of subscription",
             )
-        if len(live.sessions) >= most:
+        if len(connected) >= self._services.settings.max_consumers:
             raise LimitReachedError(
-                f"the subscription has {len(live.sessions)} consumers already",
+                f"the subscription has {len(connected)} consumers already",
                 operation="connect",
                 place=self.place,
                 remedy="close some or raise subscriptions.max_consumers",
             )
 
-    def _check_alive(self) -> None:
-        if self._ended is not None:
-            raise self._ended.with_traceback(None)
+    def disconnect(self, consumer: ConnectedConsumer, reason: IcestreamError) -> None:
+        with self._transition() as state:
+            self._disconnect(state, consumer, reason)
 
-    def _open_cursor(self) -> Cursor:
-        self._engine.hub.watch(self.source)
-        # The first write is a claim: whoever served the subscription before cannot write any more.
-        self._live.changed(urgent=True)
-        self._live.cursor = self._cursor_at(self._record.progress)
-        return self._live.cursor
-
-    def _cursor_at(self, progress: Progress) -> Cursor:
-        options, settings = self.options, self._engine.settings
-        return Cursor(
-            self.source,
-            progress,
-            where=Filter.parse(options.filter) if options.filter is not None else None,
-            by_key=self._live.mode.by_key,
-            limits=Limits(settings.max_unacknowledged_messages, settings.max_buffer_bytes),
-        )
-
-    def disconnect(self, session: ConsumerSession, reason: IcestreamError) -> None:
-        with self._live.lock:
-            self._disconnect(session, reason)
-
-    def _disconnect(self, session: ConsumerSession, reason: IcestreamError) -> None:
-        live = self._live
-        if session.closed:
-            return
-        session.ended = reason
-        cursor = live.cursor
-        if cursor is not None:
-            self.answers.take_back(cursor, cursor.window.held_by(session.number), failed=False)
-        del live.sessions[session.number]
-        live.mode.left(session.number)
-        session.wake()
-        if live.sessions:
-            live.look_again()
-        elif cursor is not None:
-            self._record = replace(self._record, progress=cursor.progress())
-            cursor.close()
-            live.cursor = None
-            self._engine.hub.unwatch(self.source)
-            live.changed(urgent=True)
+    def _disconnect(self, state: SubscriptionState, consumer: ConnectedConsumer, reason: IcestreamError) -> None:
+        was_open = state.has_cursor
+        state.disconnect(consumer, reason)
+        if was_open and not state.has_cursor:
+            self._services.hub.unwatch(state.source)
 
     def end(self, reason: IcestreamError) -> None:
-        """Disconnect everybody; nothing can be done with it any more."""
-        with self._live.lock:
+        """Disconnect all consumers. The subscription cannot be used any more."""
+        with self._transition() as state:
             self._ended = reason
-            for session in list(self._live.sessions.values()):
-                self._disconnect(session, reason)
-        self._engine.hub.forget(self)
+            for consumer in state.consumers:
+                self._disconnect(state, consumer, reason)
+        self._services.hub.forget(self)
 
-    # Woken by the hub
+    def touch(self, consumer: ConnectedConsumer) -> None:
+        consumer.seen_us = self._services.clock()
+
+    def grant(self, consumer: ConnectedConsumer, messages: int, nbytes: int) -> None:
+        with self._lock:
+            self.touch(consumer)
+            consumer.credit.grant(messages, nbytes)
+            consumer.wake()
+
+    # Receiving
+
+    def receive(
+        self,
+        consumer: ConnectedConsumer,
+        *,
+        max_messages: int | None,
+        max_bytes: int | None,
+        timeout_seconds: float | None,
+    ) -> pa.RecordBatch | None:
+        """See `ConsumerSession.receive`."""
+        deadline = None if timeout_seconds is None else monotonic() + timeout_seconds
+        state = self._state
+        with self._services.fairness_lock, self._lock:
+            try:
+                while True:
+                    if consumer.ended is not None:
+                        raise consumer.ended.with_traceback(None)
+                    messages, nbytes = consumer.credit.left(max_messages, max_bytes)
+                    served = messages > 0 and nbytes > 0 and state.is_active(consumer)
+                    if served:
+                        batch, again_from = state.deliver(consumer, messages, nbytes)
+                        if batch is not None:
+                            return batch
+                        if self._read(again_from, paced=not consumer.listeners):
+                            continue
+                    seconds = None if deadline is None else deadline - monotonic()
+                    if seconds is not None and seconds <= 0:
+                        return None
+                    self._wait(consumer, seconds, served=served)
+            finally:
+                self._carry_out()
+                self._pass_on()
+
+    def _read(self, again_from: int | None, *, paced: bool) -> bool:
+        """Read what is missing, with the lock let go; return False if there is nothing to read or another one reads."""
+        state = self._state
+        if again_from is None and not state.can_read_on:
+            state.note_limit()
+            return False
+        if self._reading or (paced and again_from is None and self._pause_seconds() > 0):
+            return False
+        job = state.begin_read(again_from)
+        self._reading = True
+        far = not job.source.in_memory(job.offset)
+        self._carry_out()
+        self._lock.release()
+        if far:
+            self._services.fairness_lock.release()
+        try:
+            job.run()
+        except BaseException as error:
+            job.close()
+            gone = job.source.gone() if isinstance(error, IcestreamError) else None
+            raise gone or error from error
+        finally:
+            if far:
+                self._services.fairness_lock.acquire()
+            self._lock.acquire()
+            self._reading = False
+            if state.divides_by_key:
+                self._wake_all()  # the one that waits longest may get nothing, and others something
+            else:
+                self._wake_one()
+        self._read_again_at = monotonic() + self._services.hub.pause_seconds(self.topic)
+        state.finish_read(job)
+        self._carry_out()
+        return True
+
+    def _pause_seconds(self) -> float:
+        """Return how long to let messages collect; 0 or less where there are many already."""
+        state = self._state
+        if state.source.durable_end - state.cursor.window.end >= _MANY_MESSAGES:
+            return 0.0
+        return self._read_again_at - monotonic()
+
+    def _wait(self, consumer: ConnectedConsumer, seconds: float | None, *, served: bool) -> None:
+        self._carry_out()
+        if not served:
+            self._sleep(consumer, seconds)
+            return
+        self._waiting.append(consumer)
+        try:
+            pause = self._pause_seconds() if self._state.has_cursor else 0.0
+            if pause > 0 and not consumer.listeners:
+                self._sleep(consumer, pause if seconds is None else min(pause, seconds))
+                return
+            self._services.hub.expect(self)
+            if self._reading or not self._state.can_read_on:
+                self._sleep(consumer, seconds)
+        finally:
+            if consumer in self._waiting:
+                self._waiting.remove(consumer)
+
+    def _sleep(self, consumer: ConnectedConsumer, seconds: float | None) -> None:
+        fairness_lock = self._services.fairness_lock
+        fairness_lock.release()
+        try:
+            consumer.ready.wait(seconds)
+        finally:
+            self._lock.release()
+            fairness_lock.acquire()
+            self._lock.acquire()
+
+    # Waking. Under the lock
+
+    def _pass_on(self) -> None:
+        """Have the next message wake those that wait now; wake one at once if there is a message already."""
+        listening = [consumer for consumer in self._state.consumers if consumer.listeners]
+        if not listening and not self._waiting:
+            return
+        self._services.hub.expect(self)
+        if self._reading:
+            return  # the thread that reads wakes the next one afterwards
+        if self._waiting and self._state.could_serve(self._waiting[0]):
+            self._waiting.popleft().ready.notify_all()
+        for consumer in listening:
+            if self._state.could_serve(consumer):
+                consumer.notify_listeners()
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().ready.notify_all()
+        for consumer in self._state.consumers:
+            consumer.notify_listeners()
+
+    def _wake_all(self) -> None:
+        for consumer in self._state.consumers:
+            consumer.wake()
+
+    # Called by the hub
 
     def data_arrived(self) -> None:
-        with self._live.lock:
-            self._live.wake_one()
+        with self._lock:
+            self._wake_one()
 
     def on_time(self, now_ms: int) -> int | None:
-        with self._live.lock:
-            for session in list(self._live.sessions.values()):
-                if session.timeout_ms and session.deadline_ms <= now_ms:
-                    self._disconnect(session, silent(session, self.place))
-            following = [session.deadline_ms for session in self._live.sessions.values() if session.timeout_ms]
-            if self._live.cursor is not None:
-                due_ms = self.answers.expire(self._live.cursor, now_ms)
-                following += [due_ms] if due_ms is not None else []
-            return min(following, default=None)
+        """Disconnect silent consumers, and have messages come again that are due; return when to call next."""
+        with self._transition() as state:
+            for consumer in state.silent_consumers(now_ms):
+                self._disconnect(state, consumer, self._silent(consumer))
+            return state.expire(now_ms)
 
-    # Progress
+    def _silent(self, consumer: ConnectedConsumer) -> ClosedError:
+        return ClosedError(
+            f"the consumer was silent for {consumer.timeout_ms} ms",
+            operation="receive",
+            place=self.place,
+            remedy="connect again, and send heartbeats or raise subscriptions.session_timeout_ms",
+            retryable=True,
+        )
+
+    # Acknowledging
+
+    def ack(self, consumer: ConnectedConsumer, ranges: Sequence[tuple[int, int]]) -> None:
+        wanted = as_ranges(ranges, operation="ack")
+        with self._transition() as state:
+            self.touch(consumer)
+            state.ack_held(consumer, wanted)
+
+    def ack_cumulative(self, consumer: ConnectedConsumer, offset: int) -> None:
+        with self._transition() as state:
+            self.touch(consumer)
+            state.ack_up_to(consumer, offset, self.place)
+
+    def nack(self, consumer: ConnectedConsumer, ranges: Sequence[tuple[int, int]], delay_ms: int | None) -> None:
+        delay_ms = self.options.nack_delay_ms if delay_ms is None else delay_ms
+        if not 0 <= delay_ms <= MAX_DELAY_MS:
+            raise InvalidRequestError(f"a delay is 0 to {MAX_DELAY_MS} ms, not {delay_ms}", operation="nack")
+        wanted = as_ranges(ranges, operation="nack")
+        with self._transition() as state:
+            self.touch(consumer)
+            state.nack(consumer, wanted, delay_ms)
 
     def acknowledge(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Messages `[first, end)` are done, whoever has them, and also if nobody had them yet."""
-        self._acknowledge(as_ranges(ranges, operation="ack"))
-
-    def _acknowledge(self, ranges: Ranges) -> None:
-        live, ranges = self._live, clipped(ranges, 0, self.source.durable_end)
-        with live.lock:
+        """Acknowledge messages `[first, end)`, whichever consumer has them, also if none had them yet."""
+        wanted = clipped(as_ranges(ranges, operation="ack"), 0, self.source.durable_end)
+        with self._transition() as state:
             self._check_alive()
-            if live.cursor is not None:
-                live.cursor.acknowledge_ahead(ranges)
-                self.answers.acknowledge(live.cursor, live.cursor.window.open_in(ranges))
-            else:
-                most = self._engine.settings.max_unacknowledged_messages
-                self._record = replace(self._record, progress=self._record.progress.acknowledge(ranges, most))
-            live.changed()
+            state.acknowledge(wanted)
+
+    # Progress and options
 
     def progress(self) -> Progress:
-        with self._live.lock:
-            return self._progress()
-
-    def _progress(self) -> Progress:
-        cursor = self._live.cursor
-        return self._record.progress if cursor is None else cursor.progress()
+        with self._lock:
+            return self._state.progress
 
     def seek(self, offset: int) -> None:
         """Forget what is in flight, and go on from an offset. Returns when that is durable."""
-        with self._live.lock:
+        with self._transition() as state:
             self._check_alive()
-            self._start_at(Progress(offset))
+            state.move_to(Progress(offset))
         self.flush()
 
-    def _start_at(self, progress: Progress) -> None:
-        live = self._live
-        self._record = replace(self._record, progress=progress)
-        if live.cursor is not None:
-            live.cursor.close()
-            live.cursor = self._cursor_at(progress)
-            live.mode.forget_deliveries()
-            for session in live.sessions.values():
-                session.delivered_end = 0
-            live.look_again()
-        live.changed()
-
-    def restart(self, source: Source, offset: int) -> None:
-        """The topic was deleted and made again: begin anew in the new one."""
-        with self._live.lock:
-            for session in list(self._live.sessions.values()):
-                self._disconnect(session, ClosedError("the topic was made anew", operation="receive", retryable=True))
-            self.source = source
-            self._record = replace(self._record, stream_id=source.stream_id)
-            self._start_at(Progress(offset))
+    def restart(self, source: SubscriptionSource, offset: int) -> None:
+        """Begin again in a topic that was deleted and made anew."""
+        with self._transition() as state:
+            for consumer in state.consumers:
+                reason = ClosedError("the topic was made anew", operation="receive", retryable=True)
+                self._disconnect(state, consumer, reason)
+            state.move_to(Progress(offset), source)
         self.flush()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended is not None
-
-    @property
-    def created_us(self) -> int:
-        return self._record.created_us
-
-    @property
-    def stream_id(self) -> str:
-        return self._record.stream_id
 
     def use_options(self, options: SubscriptionOptions) -> None:
         """Change the options. Type and filter stay as they are while there are consumers."""
-        live = self._live
-        with live.lock:
+        with self._transition() as state:
             self._check_alive()
-            before = live.options
+            before = state.options
             if options == before:
                 return
-            if live.sessions and (options.type, options.filter) != (before.type, before.filter):
+            if state.consumers and (options.type, options.filter) != (before.type, before.filter):
                 raise SubscriptionBusyError(
                     "the subscription's type and filter cannot change while it has consumers",
                     operation="open subscription",
@@ -297,29 +529,20 @@ class Subscription:
                     remedy=f"close them, or use type {before.type.value}"
                     + (f" and filter {before.filter}" if before.filter else " and no filter"),
                 )
-            live.use_options(options)
-            live.changed()
+            state.use_options(options)
         self.flush()
 
     def flush(self) -> None:
-        """Returns when all that was acknowledged so far is in the metadata store."""
-        self._engine.writer.flush([self])
+        """Return when all that was acknowledged so far is in the metadata store."""
+        self._services.writer.flush([self])
 
-    # For the progress writer
+    # Called by the progress writer
 
     def snapshot(self) -> tuple[int, bytes]:
-        """What is to be written, and which version of it that is."""
-        live = self._live
-        with live.lock:
-            record = replace(
-                self._record,
-                options=live.options,
-                progress=self._progress(),
-                redeliveries=self._record.redeliveries + live.redeliveries,
-                dead_letters=self._record.dead_letters + live.dead_letters,
-                writer=self._engine.writer.writer,
-            )
-            return live.version, record.to_bytes()
+        """Return what has to be written, and which version of it that is."""
+        with self._lock:
+            state = self._state
+            return state.version, replace(state.record, writer=self._services.writer.writer).to_bytes()
 
     def written(self, version: int, revision: int) -> None:
         self.revision = revision
@@ -327,61 +550,55 @@ class Subscription:
 
     @property
     def unwritten(self) -> bool:
-        return self._written != self._live.version
+        return self._written != self._state.version
 
-    # For the dead letters
+    # Called by the dead letters
 
     def dead_offsets(self) -> Offsets:
-        """Messages that wait to be stored as dead letters, some of them at a time."""
-        with self._live.lock:
-            cursor = self._live.cursor
-            if cursor is None:
-                return np.empty(0, np.int64)
-            return cursor.window.offsets(cursor.window.in_state(State.DEAD)[:_MAX_DEAD_AT_ONCE])
+        """Return messages that wait to be stored as dead letters, a bounded number of them."""
+        with self._lock:
+            return self._state.dead_offsets()
 
     def redelivery_counts(self, offsets: Offsets) -> Offsets:
-        """How often these dead messages were delivered again."""
-        with self._live.lock:
-            cursor = self._live.cursor
-            if cursor is None or int(offsets[0]) < cursor.window.floor or int(offsets[-1]) >= cursor.window.end:
-                return np.zeros(len(offsets), np.int64)
-            counts = cursor.window.redeliveries(cursor.window.rows(offsets))
-            # The window has counted the delivery that is not going to take place.
-            return np.zeros(len(offsets), np.int64) if counts is None else np.maximum(counts.astype(np.int64) - 1, 0)
+        """Return how often these dead messages were delivered again."""
+        with self._lock:
+            return self._state.redelivery_counts(offsets)
 
-    def buried(self, ranges: Ranges, count: int) -> None:
-        self._live.dead_letters += count
-        self._acknowledge(ranges)
+    def dead_letters_stored(self, ranges: Ranges, count: int) -> None:
+        wanted = clipped(ranges, 0, self.source.durable_end)
+        with self._transition() as state:
+            self._check_alive()
+            state.dead_letters_stored(wanted, count)
 
     # Figures
 
     def stats(self) -> SubscriptionStats:
-        source, live = self.source, self._live
+        source = self.source
         durable_end = source.durable_end
-        with live.lock:
-            cursor, progress = live.cursor, self._progress()
+        with self._lock:
+            state = self._state
+            record, consumers = state.record, state.consumer_stats()
+            cursor = state.cursor if state.has_cursor else None
             floor_time_us = cursor.floor_time_us() if cursor is not None else None
             mean_bytes = cursor.mean_message_bytes if cursor is not None else None
-            consumers = consumer_figures(live)
-            read_offset = cursor.window.end if cursor is not None else progress.floor
-            redeliveries = self._record.redeliveries + live.redeliveries
-            dead_letters = self._record.dead_letters + live.dead_letters
+            read_offset = cursor.window.end if cursor is not None else record.progress.floor
+        progress = record.progress
         lag = max(0, durable_end - progress.floor - total(progress.acknowledged))
         mean_bytes = source.mean_message_bytes if lag and mean_bytes is None else mean_bytes
         return SubscriptionStats(
             topic=str(self.topic),
             subscription=self.name,
-            type=self.options.type.value,
-            filter=self.options.filter,
+            type=record.options.type.value,
+            filter=record.options.filter,
             floor_offset=progress.floor,
             read_offset=read_offset,
             durable_end=durable_end,
             acknowledged_ranges=len(progress.acknowledged),
             unacknowledged=sum(consumer.unacknowledged for consumer in consumers),
-            redeliveries=redeliveries,
-            dead_letters=dead_letters,
+            redeliveries=record.redeliveries,
+            dead_letters=record.dead_letters,
             lag_messages=lag,
             lag_bytes=int(lag * (mean_bytes or 0)),
-            lag_seconds=lag_seconds(source, progress.floor, floor_time_us, self._engine.clock()) if lag else 0.0,
+            lag_seconds=lag_seconds(source, progress.floor, floor_time_us, self._services.clock()) if lag else 0.0,
             consumers=consumers,
         )

@@ -23,14 +23,13 @@ from icestream.model.errors import (
 )
 from icestream.model.names import TopicName, check_part
 from icestream.model.offsets import StartPosition
-from icestream.subscription.dead_letters import DeadLetters
-from icestream.subscription.engine import Engine, PublishDeadLetters
+from icestream.subscription.dead_letters import DeadLetters, PublishDeadLetters
 from icestream.subscription.hub import Hub
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress, SubscriptionRecord
 from icestream.subscription.progress_writer import ProgressWriter
-from icestream.subscription.source import FindSource, Source
-from icestream.subscription.subscription import Subscription
+from icestream.subscription.source import FindSource, SubscriptionSource
+from icestream.subscription.subscription import BrokerSubscription, SubscriptionServices
 
 _log = structlog.get_logger(__name__)
 _EARLIEST = StartPosition.earliest()
@@ -53,7 +52,7 @@ class Subscriptions:
         settings = settings or SubscriptionSettings()
         self._metadata = metadata
         self._find_source = find_source
-        self._engine = Engine(
+        self._services = SubscriptionServices(
             settings=settings,
             clock=clock,
             hub=Hub(clock, max_delay_ms=settings.max_dispatch_delay_ms),
@@ -65,12 +64,12 @@ class Subscriptions:
         """Held while a subscription is made, changed or deleted, which the metadata store may delay."""
         self._records: dict[TopicName, dict[str, tuple[SubscriptionRecord, int]]] = {}
         """Of those that nobody asked for yet."""
-        self._opened: dict[TopicName, dict[str, Subscription]] = {}
+        self._opened: dict[TopicName, dict[str, BrokerSubscription]] = {}
         self._closed = False
         self._load()
         if background:
-            self._engine.hub.start()
-            self._engine.writer.start()
+            self._services.hub.start()
+            self._services.writer.start()
 
     def _load(self) -> None:
         for entry in scan(self._metadata, keys.subscriptions()):
@@ -95,7 +94,7 @@ class Subscriptions:
         *,
         start: StartPosition = _EARLIEST,
         create: bool = True,
-    ) -> Subscription:
+    ) -> BrokerSubscription:
         """A subscription, made durably at a position where it is missing.
 
         Options that are given become those of one that is there; without them it stays as it is.
@@ -116,7 +115,7 @@ class Subscriptions:
                 found.use_options(options)
             return found
 
-    def get(self, topic: TopicName | str, name: str) -> Subscription:
+    def get(self, topic: TopicName | str, name: str) -> BrokerSubscription:
         topic = TopicName.parse(topic)
         source = self._find_source(topic)
         found = self._opened.get(topic, {}).get(name)
@@ -128,7 +127,7 @@ class Subscriptions:
             raise _missing(topic, name)
         return found
 
-    def find(self, topic: TopicName | str | None = None) -> list[Subscription]:
+    def find(self, topic: TopicName | str | None = None) -> list[BrokerSubscription]:
         """All subscriptions, or those of a topic, by topic and name."""
         with self._lock:
             topics = {*self._records, *self._opened} if topic is None else {TopicName.parse(topic)}
@@ -144,14 +143,14 @@ class Subscriptions:
                 found.append(self.get(each, name))
         return found
 
-    def _find(self, source: Source, name: str) -> Subscription | None:
+    def _find(self, source: SubscriptionSource, name: str) -> BrokerSubscription | None:
         """One that is open or has a record; in a topic that was made anew it begins at the beginning."""
         topic = source.name
         with self._lock:
             found = self._opened.get(topic, {}).get(name)
             if found is None and name in (records := self._records.get(topic, {})):
                 record, revision = records.pop(name)
-                found = Subscription(self._engine, source, record, revision)
+                found = BrokerSubscription(self._services, source, record, revision)
                 self._opened.setdefault(topic, {})[name] = found
         if found is not None and found.ended:
             found = self._load_again(source, name)
@@ -159,7 +158,7 @@ class Subscriptions:
             found.restart(source, source.start_offset_of(_EARLIEST))
         return found
 
-    def _load_again(self, source: Source, name: str) -> Subscription | None:
+    def _load_again(self, source: SubscriptionSource, name: str) -> BrokerSubscription | None:
         """Another broker has served it meanwhile, or deleted it."""
         entry = self._metadata.get(keys.subscription_progress(name, source.name))
         with self._lock:
@@ -167,12 +166,14 @@ class Subscriptions:
             if entry is None:
                 return None
             record = SubscriptionRecord.from_bytes(entry.value, entry.key)
-            found = Subscription(self._engine, source, record, entry.mod_revision)
+            found = BrokerSubscription(self._services, source, record, entry.mod_revision)
             self._opened.setdefault(source.name, {})[name] = found
         return found
 
-    def _create(self, source: Source, name: str, options: SubscriptionOptions, start: StartPosition) -> Subscription:
-        if len(self) >= (most := self._engine.settings.max_subscriptions):
+    def _create(
+        self, source: SubscriptionSource, name: str, options: SubscriptionOptions, start: StartPosition
+    ) -> BrokerSubscription:
+        if len(self) >= (most := self._services.settings.max_subscriptions):
             raise LimitReachedError(
                 f"there are {most} subscriptions already",
                 operation="open subscription",
@@ -185,8 +186,8 @@ class Subscriptions:
             stream_id=source.stream_id,
             options=options,
             progress=Progress(source.start_offset_of(start)),
-            created_us=self._engine.clock(),
-            writer=self._engine.writer.writer,
+            created_us=self._services.clock(),
+            writer=self._services.writer.writer,
         )
         try:
             revision = self._metadata.create(record.key, record.to_bytes())
@@ -195,7 +196,7 @@ class Subscriptions:
             if found is None:
                 raise
             return found
-        found = Subscription(self._engine, source, record, revision)
+        found = BrokerSubscription(self._services, source, record, revision)
         with self._lock:
             self._opened.setdefault(source.name, {})[name] = found
         return found
@@ -225,15 +226,15 @@ class Subscriptions:
                 records = [record.key for record, _ in self._records.pop(topic, {}).values()]
             for found in opened:
                 found.end(gone)
-                self._engine.writer.forget(found)
+                self._services.writer.forget(found)
             for key in (*records, *(found.key for found in opened)):
                 self._metadata.delete(key)
 
-    def _delete(self, found: Subscription) -> None:
+    def _delete(self, found: BrokerSubscription) -> None:
         # The record first: as long as it is there, so is the subscription.
         self._metadata.delete(found.key)
         found.end(SubscriptionNotFoundError("the subscription was deleted", operation="receive", place=found.place))
-        self._engine.writer.forget(found)
+        self._services.writer.forget(found)
         with self._lock:
             self._opened.get(found.topic, {}).pop(found.name, None)
 
@@ -241,12 +242,12 @@ class Subscriptions:
 
     def flush(self) -> None:
         """Returns when all that was acknowledged so far is in the metadata store."""
-        self._engine.writer.flush()
+        self._services.writer.flush()
 
     def tick(self) -> None:
         """Do what is due now; the threads do it by themselves where there are any."""
-        self._engine.hub.tick()
-        self._engine.dead_letters.tick()
+        self._services.hub.tick()
+        self._services.dead_letters.tick()
 
     def close(self) -> None:
         """Disconnect all consumers and persist all progress."""
@@ -254,11 +255,11 @@ class Subscriptions:
             self._closed = True
             with self._lock:
                 opened = [found for named in self._opened.values() for found in named.values()]
-        self._engine.dead_letters.stop()
+        self._services.dead_letters.stop()
         for found in opened:
             found.end(UnavailableError("the broker is stopping", operation="receive", remedy="connect again"))
-        self._engine.hub.stop()
-        self._engine.writer.stop()
+        self._services.hub.stop()
+        self._services.writer.stop()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -23,7 +23,7 @@ _FIRST_CAPACITY = 1_024
 _FIRST_SCAN, _LARGEST_SCAN = 1_024, 65_536
 
 
-class State:
+class MessageState:
     """Plain numbers, because arrays are compared with them all the time."""
 
     ACKNOWLEDGED: Final = 0
@@ -75,7 +75,7 @@ class Window:
         state, low, high = self._arrays["state"], self.floor - self._base, self.end - self._base
         place, size = low, _FIRST_SCAN
         while place < high:
-            chunk = state[place : min(place + size, high)] != State.ACKNOWLEDGED
+            chunk = state[place : min(place + size, high)] != MessageState.ACKNOWLEDGED
             found = int(chunk.argmax())
             if chunk[found]:
                 place += found
@@ -121,7 +121,7 @@ class Window:
     def held_in(self, ranges: Ranges, consumer: int | None) -> Rows:
         """The delivered messages in these ranges; those of one consumer, or of all."""
         rows = self.rows_in(ranges)
-        held = self._arrays["state"][rows] == State.DELIVERED
+        held = self._arrays["state"][rows] == MessageState.DELIVERED
         if consumer is not None:
             held &= self._consumers(rows) == consumer
         found: Rows = rows if held.all() else rows[held]
@@ -130,7 +130,7 @@ class Window:
     def held_by(self, consumer: int) -> Rows:
         """All that a consumer has."""
         low, high = self.floor - self._base, self.end - self._base
-        rows: Rows = np.flatnonzero(self._arrays["state"][low:high] == State.DELIVERED) + low
+        rows: Rows = np.flatnonzero(self._arrays["state"][low:high] == MessageState.DELIVERED) + low
         found: Rows = rows[self._consumers(rows) == consumer]
         return found
 
@@ -143,11 +143,11 @@ class Window:
     def open_in(self, ranges: Ranges) -> Rows:
         """All in these ranges that is not acknowledged."""
         rows = self.rows_in(ranges)
-        found: Rows = rows[self._arrays["state"][rows] != State.ACKNOWLEDGED]
+        found: Rows = rows[self._arrays["state"][rows] != MessageState.ACKNOWLEDGED]
         return found
 
     def delivered_of(self, rows: Rows) -> Rows:
-        found: Rows = rows[self._arrays["state"][rows] == State.DELIVERED]
+        found: Rows = rows[self._arrays["state"][rows] == MessageState.DELIVERED]
         return found
 
     def in_state(self, state: int) -> Rows:
@@ -156,7 +156,7 @@ class Window:
 
     def ready(self, rows: Rows, allowed: Mask | None = None) -> Mask:
         """Which of these rows can be delivered, to somebody who may have these slots."""
-        mask: Mask = self._arrays["state"][rows] == State.READY
+        mask: Mask = self._arrays["state"][rows] == MessageState.READY
         if allowed is not None:
             mask &= allowed[self._arrays["slot"][rows]]
         return mask
@@ -167,7 +167,7 @@ class Window:
         state, slot, size = self._arrays["state"], self._arrays.get("slot"), _FIRST_SCAN
         while place < high:
             until = min(place + size, high)
-            chunk = state[place:until] == State.READY
+            chunk = state[place:until] == MessageState.READY
             if allowed is not None and slot is not None:
                 chunk &= allowed[slot[place:until]]
             found = int(chunk.argmax())
@@ -192,18 +192,18 @@ class Window:
     # Changes
 
     def put_ready(self, rows: Rows, slots: npt.NDArray[np.uint16] | None) -> None:
-        self._arrays["state"][rows] = State.READY
+        self._arrays["state"][rows] = MessageState.READY
         if slots is not None:
             self._add_array("slot", np.uint16, 0)[rows] = slots
 
     def put_acknowledged(self, rows: Rows) -> None:
-        self._arrays["state"][rows] = State.ACKNOWLEDGED
+        self._arrays["state"][rows] = MessageState.ACKNOWLEDGED
 
     def put_dead(self, rows: Rows) -> None:
-        self._arrays["state"][rows] = State.DEAD
+        self._arrays["state"][rows] = MessageState.DEAD
 
     def deliver(self, rows: Rows, consumer: int, due_ms: int | None) -> None:
-        self._arrays["state"][rows] = State.DELIVERED
+        self._arrays["state"][rows] = MessageState.DELIVERED
         if consumer or "consumer" in self._arrays:
             self._add_array("consumer", np.uint16, 0)[rows] = consumer
         if due_ms is not None or "due" in self._arrays:
@@ -215,9 +215,9 @@ class Window:
         if failed:
             self._count("failures", rows)
         if due_ms is None:
-            self._arrays["state"][rows] = State.READY
+            self._arrays["state"][rows] = MessageState.READY
         else:
-            self._arrays["state"][rows] = State.DELAYED
+            self._arrays["state"][rows] = MessageState.DELAYED
             self._add_array("due", np.int64, NEVER_MS)[rows] = due_ms
 
     def _count(self, name: str, rows: Rows) -> None:
@@ -231,27 +231,27 @@ class Window:
             return nothing, nothing, None
         low, high = self.floor - self._base, self.end - self._base
         state, due = self._arrays["state"][low:high], self._arrays["due"][low:high]
-        waiting = (state == State.DELIVERED) | (state == State.DELAYED)
+        waiting = (state == MessageState.DELIVERED) | (state == MessageState.DELAYED)
         late = waiting & (due <= now_ms)
         rest = due[waiting & ~late]
         following = int(rest.min()) if len(rest) else NEVER_MS
         rows = np.flatnonzero(late)
-        delivered = state[rows] == State.DELIVERED
+        delivered = state[rows] == MessageState.DELIVERED
         return rows[delivered] + low, rows[~delivered] + low, None if following == NEVER_MS else following
 
     def wake(self, rows: Rows) -> None:
         """Delayed messages are due."""
-        self._arrays["state"][rows] = State.READY
+        self._arrays["state"][rows] = MessageState.READY
 
     # What is kept
 
     def acknowledged(self) -> Ranges:
         low, high = self.floor - self._base, self.end - self._base
-        return ranges_where(self._arrays["state"][low:high] == State.ACKNOWLEDGED, self.floor)
+        return ranges_where(self._arrays["state"][low:high] == MessageState.ACKNOWLEDGED, self.floor)
 
     def held_counts(self, consumers: int) -> list[int]:
         """How many messages each of so many consumers has."""
-        rows = self.in_state(State.DELIVERED)
+        rows = self.in_state(MessageState.DELIVERED)
         found: list[int] = np.bincount(self._consumers(rows), minlength=consumers).tolist()
         return found
 
@@ -261,10 +261,10 @@ class Window:
             return np.empty((0, PENDING_COLUMNS), np.int64)
         low, high = self.floor - self._base, self.end - self._base
         counted = self._arrays["redeliveries"][low:high] > 0
-        rows = np.flatnonzero(counted & (self._arrays["state"][low:high] != State.ACKNOWLEDGED)) + low
+        rows = np.flatnonzero(counted & (self._arrays["state"][low:high] != MessageState.ACKNOWLEDGED)) + low
         due = np.zeros(len(rows), np.int64)
         if "due" in self._arrays:
-            due = np.where(self._arrays["state"][rows] == State.DELAYED, self._arrays["due"][rows], 0)
+            due = np.where(self._arrays["state"][rows] == MessageState.DELAYED, self._arrays["due"][rows], 0)
         values = np.column_stack((self._arrays["redeliveries"][rows], self.failures(rows), due)).astype(np.int64)
         breaks = (np.diff(rows) != 1) | (np.diff(values, axis=0) != 0).any(axis=1)
         first = np.concatenate(([0], np.flatnonzero(breaks) + 1))[: MAX_PENDING + 1] if len(rows) else rows
@@ -279,7 +279,7 @@ class Window:
         self._add_array("redeliveries", np.uint16, 0)[rows] = min(redeliveries, _MOST)
         self._add_array("failures", np.uint16, 0)[rows] = min(failures, _MOST)
         if due_ms:
-            self._arrays["state"][rows] = State.DELAYED
+            self._arrays["state"][rows] = MessageState.DELAYED
             self._add_array("due", np.int64, NEVER_MS)[rows] = due_ms
 
 

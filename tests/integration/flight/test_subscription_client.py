@@ -12,6 +12,7 @@ from tests.integration.flight.conftest import OpenDoor, Running
 from icestream import Client, aio
 from icestream.client import Message, Subscription
 from icestream.model.errors import (
+    ClosedError,
     InvalidRequestError,
     SubscriptionBusyError,
     SubscriptionNotFoundError,
@@ -190,8 +191,9 @@ def test_a_consumer_outlives_its_session(open_door: OpenDoor) -> None:
         with client.subscribe(TOPIC, "s") as subscription:
             take(subscription, 4)
             subscription.flush()
-            (session,) = running.storage.subscriptions.get(TOPIC, "s")._live.sessions.values()
-            session.close()  # as the engine does it
+            served = running.storage.subscriptions.get(TOPIC, "s")
+            (consumer,) = served._state.consumers
+            served.disconnect(consumer, ClosedError("as the broker does it"))
             assert offsets(take(subscription, 6)) == list(range(4, 10))
 
 

@@ -11,7 +11,7 @@ from tests.servers import require
 
 from icestream.model.enums import SubscriptionType
 from icestream.model.offsets import StartPosition
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions
+from icestream.subscription import BrokerSubscription, ConsumerSession, SubscriptionOptions
 from icestream_servers import EtcdServer
 
 MESSAGES = 400
@@ -37,7 +37,7 @@ def fill(stage: Stage, messages: int = MESSAGES) -> None:
     assert stage.prune() > messages // 4
 
 
-def subscribe(stage: Stage, name: str = "s", **options: Any) -> Subscription:
+def subscribe(stage: Stage, name: str = "s", **options: Any) -> BrokerSubscription:
     return stage.storage.subscriptions.open(TOPIC, name, SubscriptionOptions(**options), start=StartPosition.earliest())
 
 

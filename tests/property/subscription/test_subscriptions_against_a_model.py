@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.subscription.engine import TOPIC, Site, cursor_of
 
 from icestream.model.offsets import StartPosition
-from icestream.subscription import ConsumerSession, Subscription
+from icestream.subscription import BrokerSubscription, ConsumerSession
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 NACK_DELAY_MS = 50
@@ -62,7 +62,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             "nack_delay_ms": NACK_DELAY_MS,
             "ack_timeout_ms": ACK_TIMEOUT_MS if timeout else None,
         }
-        self.subscription: Subscription = self.site.open(self.kind, **self.options)
+        self.subscription: BrokerSubscription = self.site.open(self.kind, **self.options)
 
     # The world
 
@@ -256,11 +256,11 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if unacknowledged:
             assert stats.floor_offset <= unacknowledged[0]
         assert stats.unacknowledged == sum(len(held.holds) for held in self.consumers.values())
-        cursor = self.subscription._live.cursor
-        if cursor is not None:
+        if self.subscription._state.has_cursor:
+            cursor = self.subscription._state.cursor
             held = [offset for one in self.consumers.values() for offset in one.holds]
             assert max(held, default=0) < cursor.window.floor + self.limit
-            assert len(cursor._pieces) <= 1 or sum(piece.nbytes for piece in cursor._pieces) <= 64 * 1024
+            assert len(cursor._buffer) <= 1 or sum(batch.nbytes for batch in cursor._buffer) <= 64 * 1024
 
     def teardown(self) -> None:
         """In the end the consumers that are there, if they go on, get everything that is left, each message once."""

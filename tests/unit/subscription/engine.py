@@ -11,10 +11,18 @@ from icestream.metadata import MemoryMetadataStore, MetadataStore
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import IcestreamError, TopicNotFoundError
 from icestream.model.filters import Filter
-from icestream.model.messages import MESSAGE_SCHEMA, conform, message_batch, slice_from, stream_schema
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    OFFSET,
+    PUBLISH_TIME,
+    conform,
+    message_batch,
+    slice_from,
+    stream_schema,
+)
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions
+from icestream.subscription import BrokerSubscription, ConsumerSession, SubscriptionOptions, Subscriptions
 from icestream.subscription.cursor import Cursor
 
 TOPIC = TopicName("default", "events")
@@ -33,10 +41,10 @@ class ListReader:
             raise self._topic.fault
         found: list[pa.RecordBatch] = []
         for batch in self._topic.batches:
-            last = batch.column(0)[-1].as_py()
+            last = batch.column(OFFSET)[-1].as_py()
             if last >= self.offset:
                 part = conform(batch, self.schema)
-                part = part.filter(pa.array(part.column(0).to_numpy() >= self.offset))
+                part = part.filter(pa.array(part.column(OFFSET).to_numpy() >= self.offset))
                 found.append(part if self._where is None else self._where.apply(part))
                 self.offset = last + 1
                 self._topic.bytes_read += part.nbytes
@@ -95,8 +103,8 @@ class ListTopic:
 
     def time_at(self, offset: int, /) -> int | None:
         for batch in self.batches:
-            if batch.column(0)[-1].as_py() >= offset:
-                return int(batch.column(1)[0].value)
+            if batch.column(OFFSET)[-1].as_py() >= offset:
+                return int(batch.column(PUBLISH_TIME)[0].value)
         return None
 
     def in_memory(self, _offset: int, /) -> bool:
@@ -151,7 +159,7 @@ class Site:
             self.subscriptions.close()
         self.subscriptions = self._start()
 
-    def open(self, kind: str = "exclusive", name: str = "sub", **options: Any) -> Subscription:
+    def open(self, kind: str = "exclusive", name: str = "sub", **options: Any) -> BrokerSubscription:
         return self.subscriptions.open(TOPIC, name, SubscriptionOptions(type=SubscriptionType(kind), **options))
 
     def pass_time(self, ms: float) -> None:
@@ -166,16 +174,14 @@ def receive(session: ConsumerSession, most: int | None = None) -> pa.RecordBatch
     return batch
 
 
-def cursor_of(subscription: Subscription) -> Cursor:
-    cursor = subscription._live.cursor
-    assert cursor is not None
-    return cursor
+def cursor_of(subscription: BrokerSubscription) -> Cursor:
+    return subscription._state.cursor
 
 
 def take(session: ConsumerSession, most: int | None = None) -> list[int]:
     """Offsets of one delivery."""
     batch = session.receive(max_messages=most, timeout_seconds=0)
-    return [] if batch is None else batch.column(0).to_pylist()
+    return [] if batch is None else batch.column(OFFSET).to_pylist()
 
 
 def drain(session: ConsumerSession) -> list[int]:

@@ -20,7 +20,7 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.messages import MESSAGE_SCHEMA
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions, Subscriptions
+from icestream.subscription import BrokerSubscription, ConsumerSession, SubscriptionOptions, Subscriptions
 
 SECONDS = 30
 """More than anything here takes, unless it hangs."""
@@ -86,7 +86,7 @@ def test_no_more_is_read_ahead_than_the_buffer_takes() -> None:
     subscription = site.open("key-shared")
     stuck, busy = subscription.connect("stuck"), subscription.connect("busy")
     got = drain(busy)
-    assert sum(piece.nbytes for piece in cursor_of(subscription)._pieces) <= 64 * 1024
+    assert sum(piece.nbytes for piece in cursor_of(subscription)._buffer) <= 64 * 1024
     assert sorted(got + drain(stuck)) == list(range(40))
 
 
@@ -214,7 +214,7 @@ def running(topic: ListTopic) -> Iterator[Subscriptions]:
         yield subscriptions
 
 
-def shared(running: Subscriptions, name: str = "sub") -> Subscription:
+def shared(running: Subscriptions, name: str = "sub") -> BrokerSubscription:
     return running.open(TOPIC, name, SubscriptionOptions(type=SubscriptionType.SHARED))
 
 

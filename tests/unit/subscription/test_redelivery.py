@@ -175,7 +175,7 @@ def test_delivered_messages_are_not_kept_but_read_again() -> None:
     subscription = site.open(nack_delay_ms=0)
     consumer = subscription.connect("a", max_bytes=1 << 30)
     assert drain(consumer) == list(range(100))
-    assert cursor_of(subscription)._pieces == []
+    assert cursor_of(subscription)._buffer == []
     read = site.topic.bytes_read
     consumer.nack([(10, 12), (90, 91)])
     assert drain(consumer) == [10, 11, 90]

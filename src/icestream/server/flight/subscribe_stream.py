@@ -208,7 +208,7 @@ class SubscribeStream:
         session = self._session
         try:
             session.touch()
-            with session.turn:
+            with session.fairness_lock:
                 self._apply_to(session, control)
         except ClosedError:
             pass  # the delivering thread says why; the client is about to end its side

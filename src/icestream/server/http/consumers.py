@@ -30,7 +30,7 @@ from icestream.server.http.subscriptions import subscription_name
 from icestream.server.http.topics import topic_name
 from icestream.server.http.waiting import Ends, wait_for
 from icestream.storage import IcebergStorage
-from icestream.subscription import ConsumerSession, Subscription, SubscriptionOptions
+from icestream.subscription import BrokerSubscription, ConsumerSession, SubscriptionOptions
 
 _TOUCHES_A_TIMEOUT = 3
 
@@ -77,7 +77,7 @@ class Feed:
 class KeptConsumer:
     token: str
     feed: Feed
-    subscription: Subscription
+    subscription: BrokerSubscription
     receiving: asyncio.Lock = field(default_factory=asyncio.Lock)
     taken_messages: int = 0
     """Of the last answer, which its client has once it asks again."""
@@ -99,7 +99,7 @@ class Consumers:
         return sum(kept.receiving.locked() for kept in self._by_token.values())
 
     async def connect(
-        self, subscription: Subscription, name: str, *, max_messages: int, max_bytes: int
+        self, subscription: BrokerSubscription, name: str, *, max_messages: int, max_bytes: int
     ) -> KeptConsumer:
         if len(self._by_token) + self._connecting >= self._max_consumers:
             self._forget_closed()
@@ -125,7 +125,7 @@ class Consumers:
             if kept.feed.session.closed:
                 del self._by_token[token]
 
-    def find(self, token: str, subscription: Subscription, *, operation: str) -> KeptConsumer:
+    def find(self, token: str, subscription: BrokerSubscription, *, operation: str) -> KeptConsumer:
         kept = self._by_token.get(token)
         if kept is None or (kept.subscription.topic, kept.subscription.name) != (subscription.topic, subscription.name):
             raise _gone(subscription, operation)
@@ -145,7 +145,7 @@ class Consumers:
             await kept.feed.close()
 
 
-def _gone(subscription: Subscription, operation: str) -> ConsumerGoneError:
+def _gone(subscription: BrokerSubscription, operation: str) -> ConsumerGoneError:
     return ConsumerGoneError(
         "there is no such consumer, or it was silent for too long",
         operation=operation,
@@ -168,7 +168,7 @@ def delivered_as_json(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     ]
 
 
-def check_has_json(subscription: Subscription, *, operation: str) -> None:
+def check_has_json(subscription: BrokerSubscription, *, operation: str) -> None:
     if subscription.schema.names[: len(_STREAM_COLUMNS)] != _STREAM_COLUMNS:
         raise NotAcceptableError(
             "the topic has columns of its own, which have no JSON form here",
@@ -197,13 +197,13 @@ NO_LIMIT_BYTES = 1 << 50
 
 async def open_subscription(
     storage: IcebergStorage, connection: HTTPConnection, query: SubscribeQuery, *, operation: str
-) -> Subscription:
+) -> BrokerSubscription:
     """The subscription that a path names, made where it is missing; what the query says of it is changed."""
     topic, name = topic_name(connection), subscription_name(connection)
     start, caller = parse_start(query.start), caller_of(connection)
     given = query.model_dump(include={"type", "filter"}, exclude_none=True)
 
-    def run() -> Subscription:
+    def run() -> BrokerSubscription:
         subscriptions = storage.subscriptions
         try:
             before = subscriptions.get(topic, name).options

@@ -35,7 +35,7 @@ from icestream.server.http.topics import topic_name
 from icestream.server.http.waiting import Ends, ends_of
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
-from icestream.subscription import Subscription
+from icestream.subscription import BrokerSubscription
 
 CONSUMER_HEADER = "Icestream-Consumer"
 Named = TypeVar("Named", bound=FromConsumer)
@@ -147,7 +147,7 @@ class ReceivingApi:
         return batch
 
     def _answer(
-        self, subscription: Subscription, token: str, batch: pa.RecordBatch | None, *, as_arrow: bool
+        self, subscription: BrokerSubscription, token: str, batch: pa.RecordBatch | None, *, as_arrow: bool
     ) -> Response:
         if batch is not None:
             self._metrics.delivered(batch.num_rows, batch.nbytes)
@@ -201,10 +201,10 @@ class ReceivingApi:
         subscription = await self._subscription(request)
         return body, self._consumers.find(body.consumer, subscription, operation=operation)
 
-    async def _subscription(self, request: Request) -> Subscription:
+    async def _subscription(self, request: Request) -> BrokerSubscription:
         topic, name, caller = topic_name(request), subscription_name(request), caller_of(request)
 
-        def run() -> Subscription:
+        def run() -> BrokerSubscription:
             found = self._storage.subscriptions.get(topic, name)
             check_dead_letters(self._storage, caller, topic, name, found.options, operation="receive")
             return found
