@@ -6,13 +6,13 @@ credentials, and is never shown. Stores and clients are kept by each worker from
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from icestream.client import Client
+from icestream.client import BrokerEndpoint, Client
 from icestream.client.range_reader import FrameReader
 from icestream.cloud import ObjectDescriptor, ObjectMap, ObjectStore
 from icestream.cloud.reader import CloudReader, ReadPool
@@ -20,7 +20,15 @@ from icestream.cloud.registry import StaticDescriptions
 from icestream.config import CloudSettings, ReaderSettings
 from icestream.model.errors import DamagedError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, conform, decode_schema, slice_from, stream_batches, stream_schema
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    conform,
+    decode_schema,
+    first_offset,
+    slice_from,
+    stream_batches,
+    stream_schema,
+)
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 
@@ -51,7 +59,7 @@ class FrameRange:
         for batch in stream_batches(wanted, self._schemas):
             rows = slice_from(batch, self.next_offset, self._end)
             if rows.num_rows:
-                self._pass_over(rows.column(0)[0].as_py())
+                self._pass_over(first_offset(rows))
                 self.next_offset += rows.num_rows
                 yield conform(rows, self._stream_schema)
         if wanted:
@@ -163,17 +171,16 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True)
 class FromBroker:
-    url: str
+    endpoint: BrokerEndpoint
     by_frame: bool = False
-    """Whether frames are decoded here and not by the broker, and none but those of the range."""
-    token: str | None = field(default=None, repr=False)
+    """Whether the task decodes the frames of the range, and no other, in place of the broker."""
 
     def within(self, ranges: Iterable[Range]) -> "FromBroker":
         del ranges
         return self
 
     def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> Reading:
-        client = _clients.get((self.url, self.token), lambda: Client(self.url, token=self.token))
+        client = _clients.get(self.endpoint, lambda: Client(self.endpoint))
         if self.by_frame:
             return BrokerFrames(client.read_frames(topic, stream_id, start, end), start, end, place=str(topic))
         return client.read_range(topic, stream_id, start, end)
@@ -235,7 +242,7 @@ class _Keeper(Generic[Key, Kept]):
             return found
 
 
-_clients: _Keeper[tuple[str, str | None], Client] = _Keeper()
+_clients: _Keeper[BrokerEndpoint, Client] = _Keeper()
 _stores: _Keeper[tuple[CloudSettings, str], ObjectStore] = _Keeper()
 
 

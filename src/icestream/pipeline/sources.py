@@ -1,8 +1,15 @@
-"""Where a pipeline learns of messages and reads them: the broker, and cloud objects for what it cannot serve.
+"""Where the pipeline learns of messages and reads them: the broker, and cloud objects for what it cannot serve.
 
-Messages that the broker's log does not have any more are read from the cloud. A broker that does not answer for a while
-is left for the cloud altogether, and asked again now and then; the tables' ledgers see to it that nothing is written
-twice or left out, whoever told of it.
+A topic's messages have three origins, each with a kind of backlog of its own:
+
+- the broker's log (`TopicBacklog`);
+- cloud objects (`CloudBacklog`), for messages that the log does not have any more, and for all messages while the
+  broker is unreachable. The broker is asked again at intervals;
+- another table of the topic (`BackfillBacklog`), for messages that only that table has. The broker reads them: its
+  readers look into every table of a topic. So a table that is new, or was not fed for a while, is filled like from the
+  log, from its ledger on.
+
+The tables' ledgers decide what is written. No message is written twice or left out, whichever origin it comes from.
 """
 
 import contextlib
@@ -10,7 +17,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
 import structlog
@@ -24,39 +31,76 @@ from icestream.pipeline.cloud_backlog import CloudBacklog, CloudStreams
 from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
 from icestream.pipeline.planner import mean_bytes
 
-# --------------------
-# Messages that neither log nor cloud have any more, for a table that lacks them: another table of the topic has them.
-#
-# They are read through the broker, which finds them by itself: its readers look into every table of a topic. So a table
-# that is new, or was not fed for a while, is filled up like from the log: in pieces, each once, from its ledger on.
+_log = structlog.get_logger(__name__)
+_LOOK_SECONDS = 5.0
+"""Pause between two listings of the cloud, and between two calls of an unreachable broker."""
+_AGAIN_SECONDS = 5.0
+"""Time-out of a call of a broker that did not respond the last time."""
+
+Held = TypeVar("Held", bound=TopicBacklog)
+Held_contra = TypeVar("Held_contra", bound=TopicBacklog, contravariant=True)
+Schemas = Callable[[], dict[int, str]]
+"""Returns the topic's own schemas by id, once frames were read."""
+
+
+class Origin(Protocol[Held_contra]):
+    """How messages of one kind of backlog are cut into ranges and read."""
+
+    def cut_range(self, topic: Held_contra, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+        """Return where ranges of about `piece_bytes` end: at most so many, none past `end`."""
+
+    def fetch(self, topic: Held_contra, *, by_frame: bool) -> Fetch:
+        """Return how tasks read the messages."""
+
+    def frames(
+        self, topic: Held_contra, start: int, end: int, *, bodies: bool
+    ) -> tuple[Iterable[list[Frame]], Schemas]:
+        """Return the undecoded frames that hold a range."""
+
+
+class LogOrigin:
+    """The broker's log."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+        return self._client.cut_range(topic.topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+
+    def fetch(self, topic: TopicBacklog, *, by_frame: bool) -> Fetch:
+        del topic
+        return FromBroker(self._client.endpoint, by_frame)
+
+    def frames(
+        self, topic: TopicBacklog, start: int, end: int, *, bodies: bool
+    ) -> tuple[Iterable[list[Frame]], Schemas]:
+        reader = self._client.read_frames(topic.topic, topic.stream_id, start, end, bodies=bodies)
+        return reader, lambda: reader.schemas
 
 
 @dataclass(frozen=True)
 class BackfillBacklog(TopicBacklog):
-    """What a table of the topic holds before its log begins."""
+    """What another table of the topic holds before the log begins."""
+
+
+class BackfillOrigin(LogOrigin):
+    """Another table of the topic, read through the broker."""
+
+    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+        """Cut as if all messages had the same size: the log, which knows sizes, does not have them."""
+        step = max(1, int(piece_bytes / mean_bytes(topic)))
+        steps = range(1, max_pieces + 1)
+        return [min(end, start + step * number) for number in steps if start + step * (number - 1) < end]
 
 
 def backfill_before_log(log: TopicBacklog, start: int, end: int) -> BackfillBacklog:
-    """The messages from an offset on to where the log begins, or to where the table that has them ends."""
+    """Return the messages from `start` to where the log begins, or to `end`, where the table that has them ends."""
     end = min(end, log.start_offset)
     nbytes = max(1, round(mean_bytes(log) * (end - start)))
     return replace(BackfillBacklog(**vars(log)), start_offset=start, durable_end=end, nbytes=nbytes)
 
 
-def cut_evenly(held: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-    """Where pieces of about `piece_bytes` end, if all messages are of the same size."""
-    step = max(1, int(piece_bytes / mean_bytes(held)))
-    return [min(end, start + step * number) for number in range(1, max_pieces + 1) if start + step * (number - 1) < end]
-
-
-_log = structlog.get_logger(__name__)
-_LOOK_SECONDS = 5.0
-"""How often the cloud is looked into, and a broker that is away asked again, counted from the end of a look."""
-_AGAIN_SECONDS = 5.0
-"""How long a broker that is away is given to answer."""
-
-
-class CloudSource:
+class CloudOrigin:
     """The topics of an object store."""
 
     def __init__(self, settings: Settings, streams: CloudStreams, clock: Callable[[], float]) -> None:
@@ -67,7 +111,7 @@ class CloudSource:
         self._looked_at = -_LOOK_SECONDS
 
     def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
-        """All topics that match, unless that was told a moment ago: then nothing, after the time to wait."""
+        """Return all topics that match; none, after waiting, if the last listing was a moment ago."""
         left = self._looked_at + _LOOK_SECONDS - self._clock()
         if mark == self._mark and left > 0:
             time.sleep(min(left, wait_ms / 1000))
@@ -77,40 +121,51 @@ class CloudSource:
         return BacklogAnswer(self._mark, complete=True, topics=list(found))
 
     def before(self, topic: TopicBacklog, offset: int) -> CloudBacklog | None:
-        """What the cloud has of a topic from an offset on and before its log begins; None if not that offset."""
+        """Return what the cloud has of a topic from an offset to where its log begins; None if it lacks the offset."""
         for found in self._streams.find(str(topic.topic)):
             end = min(found.durable_end, topic.start_offset)
             if found.stream_id == topic.stream_id and found.start_offset <= offset < end:
                 return replace(found, epoch=topic.epoch, durable_end=end, awaited_end=topic.awaited_end)
         return None
 
-    def fetch(self, topic: CloudBacklog) -> FromCloud:
+    def cut_range(self, topic: CloudBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+        return cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+
+    def fetch(self, topic: CloudBacklog, *, by_frame: bool = True) -> FromCloud:
+        del by_frame  # objects hold frames, and tasks decode them in any case
         settings = self._settings
         prefix = settings.uploader.root_prefix
         return FromCloud(settings.cloud, prefix, settings.reader, topic.objects, topic.schemas)
 
+    def frames(
+        self, topic: CloudBacklog, start: int, end: int, *, bodies: bool
+    ) -> tuple[Iterable[list[Frame]], Schemas]:
+        del bodies  # an object is read as a whole
+        fetch = self.fetch(topic).within([(start, end)])
+        return fetch.read(topic.topic, topic.stream_id, start, end).frames(), lambda: topic.schemas
+
 
 def cut_objects(topic: CloudBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-    """Where pieces of about `piece_bytes` end; an object's messages are taken to be of about the same size."""
+    """Return where ranges of about `piece_bytes` end, as if the messages of an object had the same size."""
     objects = topic.objects
     cuts: list[int] = []
     offset = start
     while offset < end and len(cuts) < max_pieces:
         room = piece_bytes
-        place = max(0, bisect_right(objects, offset, key=lambda one: one.first_offset) - 1)
-        while room > 0 and offset < end and place < len(objects):
-            one = objects[place]
+        index = max(0, bisect_right(objects, offset, key=lambda one: one.first_offset) - 1)
+        while room > 0 and offset < end and index < len(objects):
+            one = objects[index]
             mean = max(1, one.data_bytes) / (one.end_offset - one.first_offset)
             reached = min(one.end_offset, offset + max(1, round(room / mean)))
             room -= max(1, round((reached - offset) * mean))
             offset = max(offset, reached)
-            place += offset >= one.end_offset
+            index += offset >= one.end_offset
         cuts.append(min(end, offset))
     return cuts
 
 
 class MessageSources:
-    """The broker first, the cloud where there is one to stand in for it. Not for several threads but for the hints."""
+    """The broker, and the cloud while the broker is unreachable. Not thread-safe, except `tell_committed`."""
 
     def __init__(self, settings: Settings, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
@@ -119,29 +174,35 @@ class MessageSources:
         self._away_since: float | None = None
         self._asked_at = 0.0
         self._format = settings.storage.format
-        """What a broker wanted the last time; objects do not tell."""
+        """What the broker wanted the last time. Objects do not say."""
         self._resources = contextlib.ExitStack()
         self._cloud = self._open_cloud(settings)
         self.is_on_cloud = False
-        """Whether the broker is away and the cloud stands in for it."""
+        """Whether the broker is unreachable and the cloud is read in its place."""
+        self._origins: dict[type[TopicBacklog], Origin[Any]] = {
+            TopicBacklog: LogOrigin(client),
+            BackfillBacklog: BackfillOrigin(client),
+        }
+        if self._cloud is not None:
+            self._origins[CloudBacklog] = self._cloud
 
-    def _open_cloud(self, settings: Settings) -> CloudSource | None:
+    def _open_cloud(self, settings: Settings) -> CloudOrigin | None:
         if settings.cloud.backend is None:
             return None
-        from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - only who uses it loads it
+        from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - a slow import, for users of the cloud only
 
         store = open_object_store(settings.cloud, settings.uploader.root_prefix)
         self._resources.callback(store.close)
-        return CloudSource(settings, CloudStreams(settings, store), self._clock)
+        return CloudOrigin(settings, CloudStreams(settings, store), self._clock)
 
     @property
     def is_patient(self) -> bool:
-        """Whether a broker that does not answer is still waited for, before the cloud stands in for it."""
+        """Whether an unreachable broker is still waited for, before the cloud is read in its place."""
         return self._cloud is not None and not self.is_on_cloud
 
     @property
     def is_away(self) -> bool:
-        """Whether the broker gave no answer the last time, and the cloud does not stand in for it yet."""
+        """Whether the broker did not respond the last time, and the cloud is not read in its place yet."""
         return self._away_since is not None and not self.is_on_cloud
 
     def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
@@ -149,7 +210,7 @@ class MessageSources:
         if cloud is None:
             return self._client.backlog(topics, mark=mark, wait_ms=wait_ms)
         if not self.is_on_cloud or self._clock() - self._asked_at >= _LOOK_SECONDS:
-            # Who has given no answer is not waited for as long again: a host that drops packets would hold up all.
+            # A host that drops packets would hold up everything for the full time-out again and again.
             timeout = _AGAIN_SECONDS + wait_ms / 1000 if self._away_since is not None else None
             try:
                 answer = self._client.backlog(topics, mark=mark, wait_ms=wait_ms, timeout=timeout)
@@ -169,59 +230,52 @@ class MessageSources:
         if now - self._away_since < self._timeout_seconds:
             raise error
         if not self.is_on_cloud:
-            _log.warning("the broker is away: going on with what is in the cloud", error=str(error))
+            _log.warning("broker_unreachable_reading_cloud", broker=self._client.url, reason=str(error))
         self.is_on_cloud = True
 
     def _note_back(self) -> None:
         if self.is_on_cloud:
-            _log.info("the broker is back", broker=self._client.url)
+            _log.info("broker_reachable_again", broker=self._client.url)
         self._away_since, self.is_on_cloud = None, False
 
     def before_log(self, topic: TopicBacklog, offset: int) -> CloudBacklog:
-        """What the cloud has of the messages that are not in the table, and not in the log any more."""
+        """Return what the cloud has of the messages that neither the table nor the log has. Raise if it has none."""
         found = self._cloud.before(topic, offset) if self._cloud is not None else None
         if found is None:
             raise OffsetOutOfRangeError(
                 f"the table ends at {offset} and the log begins at {topic.start_offset}: "
-                "the messages between are in neither",
+                "neither has the messages between",
                 operation="plan",
                 place=str(topic.topic),
                 remedy="restore the table or the cloud objects that held them, or delete the topic",
             )
         return found
 
+    def _origin(self, topic: Held) -> Origin[Held]:
+        return cast("Origin[Held]", self._origins[type(topic)])
+
     def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-        if isinstance(topic, CloudBacklog):
-            return cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
-        if isinstance(topic, BackfillBacklog):
-            return cut_evenly(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
-        return self._client.cut_range(topic.topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+        """Return where ranges of about `piece_bytes` end: at most so many, none past `end`."""
+        return self._origin(topic).cut_range(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
 
     def fetch(self, topic: TopicBacklog, *, by_frame: bool = False) -> Fetch:
-        """How tasks read a topic's messages; `by_frame`, they decode the frames of a range and no other."""
-        if isinstance(topic, CloudBacklog) and self._cloud is not None:
-            return self._cloud.fetch(topic)
-        return FromBroker(self._client.url, by_frame, token=self._client.token)
+        """Return how tasks read a topic's messages; `by_frame`, they decode the frames of a range and no other."""
+        return self._origin(topic).fetch(topic, by_frame=by_frame)
+
+    def has_frames(self, topic: TopicBacklog) -> bool:
+        """Return whether messages are read from frames. A table has rows only."""
+        return not isinstance(topic, BackfillBacklog)
 
     def frame_ends(self, topic: TopicBacklog, start: int, end: int) -> list[int]:
-        """Where the frames end that hold a range. Raises where one of them is not as it was written."""
-        found, _ = self._frames(topic, start, end, bodies=False)
+        """Return where the frames end that hold a range. Raise if one of them is not as it was written."""
+        found, _ = self._origin(topic).frames(topic, start, end, bodies=False)
         return [frame.end_offset for frames in found for frame in frames if frame.base_offset < end]
 
     def frame_at(self, topic: TopicBacklog, offset: int) -> tuple[Frame, str | None]:
-        """The frame that holds an offset, undecoded, and its own schema; none where that is the plain one."""
-        found, schemas = self._frames(topic, offset, offset + 1, bodies=True)
+        """Return the undecoded frame that holds an offset, and its own schema; None if that is the plain one."""
+        found, schemas = self._origin(topic).frames(topic, offset, offset + 1, bodies=True)
         frame, *_ = (frame for frames in found for frame in frames)
         return frame, schemas().get(frame.schema_id)
-
-    def _frames(
-        self, topic: TopicBacklog, start: int, end: int, *, bodies: bool
-    ) -> tuple[Iterable[list[Frame]], Callable[[], dict[int, str]]]:
-        if isinstance(topic, CloudBacklog) and self._cloud is not None:
-            cloud = self._cloud.fetch(topic).within([(start, end)])
-            return cloud.read(topic.topic, topic.stream_id, start, end).frames(), lambda: topic.schemas
-        reader = self._client.read_frames(topic.topic, topic.stream_id, start, end, bodies=bodies)
-        return reader, lambda: reader.schemas
 
     def tell_committed(self, topic: TopicBacklog, offset: int, snapshot_id: int | None) -> None:
         if not self.is_on_cloud:

@@ -5,20 +5,20 @@
 
 What it guarantees:
 
-- A DataFrame holds exactly the topic's messages of its range, each once, with the columns that the topic's table has.
-  Messages that a repair of the log gave up are in no row; tasks log how many these were.
-- A streaming query's position is an offset of one stream. A query that goes on from its checkpoint has no gap and no
-  duplicate; where the topic was deleted and made again it fails, rather than go on with other messages.
-- A task reads one range of offsets as Arrow batches and holds one or a few of them, however long the range.
-- A broker that is away for a moment costs time, and fails nothing.
+- A DataFrame holds exactly the topic's messages of its range, each once, with the columns of the topic's table.
+  Messages that a repair of the log gave up are in no row; tasks log how many.
+- A streaming query's position is an offset of one stream. A query that continues from its checkpoint has no gap and no
+  duplicate. If the topic was deleted and created again, the query fails.
+- A task reads one range of offsets as Arrow batches and holds a few of them, however long the range.
+- A broker that is unreachable for less than a minute fails nothing.
 
-How it is built: `source` is what Spark is told of; `options` reads what users give; `columns` turns a topic's batches
-into what Spark takes; `plan` cuts a range of offsets into partitions, and `tasks` reads one of them, from the broker
-or by `history` from the table's files; `batch` and `stream` are Spark's two kinds of readers, and `position` is what a
-streaming query writes into its checkpoint.
+Modules: `source` registers the source and has the batch and the stream reader; `options` checks the options;
+`columns` turns a topic's batches into a DataFrame's; `plan` cuts a range of offsets into partitions and has the
+position of a streaming query; `tasks` reads one partition from the broker, and `history` reads it from the table's
+files.
 
-Spark's Python workers, on the driver and on executors, import this package: it must be installed there too. They start
-quickly, as the Iceberg library is loaded only for what needs it.
+Spark's Python workers on the driver and on executors import this package, so it must be installed there. They load the
+Iceberg library, which takes a second, only to read a table's files.
 """
 
 from icestream.spark.source import IcestreamSource, register

@@ -1,11 +1,11 @@
-"""What users give to `spark.read` and `spark.readStream`. Everything is checked at once, when a frame is made."""
+"""The options of `spark.read` and `spark.readStream`. All are checked when a DataFrame is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from icestream.client import Client
+from icestream.client import BrokerEndpoint, Client
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
@@ -38,23 +38,21 @@ EARLIEST = StartPosition.earliest()
 
 @dataclass(frozen=True)
 class SourceOptions:
-    broker: str
+    endpoint: BrokerEndpoint
     topic: TopicName
     start: StartPosition = EARLIEST
     end: int | None = None
-    """Of a batch; by default what is durable when the query is planned."""
+    """Where a batch ends. None: at what is durable when the query is planned."""
     columns: tuple[str, ...] | None = None
     max_messages_per_trigger: int | None = None
     partition_bytes: int = DEFAULT_PARTITION_BYTES
     min_partitions: int = 1
-    token: str | None = field(default=None, repr=False)
-    tls: str | None = None
     settings: "Settings | None" = field(default=None, repr=False)
-    """How to reach the table, where history is read from it directly."""
+    """How to reach the table, if history is read from its files."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """Spark does not tell upper from lower case in options' names, so neither do we."""
+        """Read the options. Spark ignores the case of their names."""
         texts = {name.lower(): text for name, text in given.items()}
         if unknown := sorted(texts.keys() - _BY_LOWER_CASE.keys()):
             raise _wrong(f"there is no option {', '.join(map(repr, unknown))}", f"options are {', '.join(_NAMES)}")
@@ -64,7 +62,7 @@ class SourceOptions:
         end = texts.get("end", "latest")
         columns = tuple(name.strip() for name in texts["columns"].split(",")) if "columns" in texts else None
         return cls(
-            broker=texts["broker"],
+            endpoint=BrokerEndpoint(texts["broker"], token=texts.get("token"), tls=texts.get("tls")),
             topic=TopicName.parse(texts["topic"]),
             start=StartPosition.parse(texts.get("start", "earliest")),
             end=None if end == "latest" else _number("end", end, least=0),
@@ -72,27 +70,25 @@ class SourceOptions:
             max_messages_per_trigger=_optional_number(texts, "maxMessagesPerTrigger"),
             partition_bytes=_optional_number(texts, "partitionBytes") or DEFAULT_PARTITION_BYTES,
             min_partitions=_optional_number(texts, "minPartitions", most=MAX_PARTITIONS) or 1,
-            token=texts.get("token"),
-            tls=texts.get("tls"),
             settings=_load(texts["config"]) if "config" in texts else None,
         )
 
     def connect(self) -> Client:
-        return Client(self.broker, token=self.token, tls=self.tls)
+        return Client(self.endpoint)
 
     def for_batch(self) -> Self:
         if self.max_messages_per_trigger is not None:
-            raise _wrong("maxMessagesPerTrigger is an option of streams", "use start and end to bound a batch")
+            raise _wrong("maxMessagesPerTrigger is an option of streams only", "bound a batch with start and end")
         return self
 
     def for_stream(self) -> Self:
         if self.end is not None:
-            raise _wrong("end is an option of batches", "a stream has none; maxMessagesPerTrigger bounds its steps")
+            raise _wrong("end is an option of batches only", "bound the steps of a stream with maxMessagesPerTrigger")
         return self
 
 
 def _load(path: str) -> "Settings":
-    from icestream.config import load_settings  # noqa: PLC0415 - needed here alone, and not installed with the client
+    from icestream.config import load_settings  # noqa: PLC0415 - a light install does not have it
 
     return load_settings(Path(path))
 

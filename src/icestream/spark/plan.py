@@ -1,4 +1,4 @@
-"""Cutting a range of offsets into partitions: by bytes where the log has it, by count where only the table has."""
+"""Cuts a range of offsets into partitions: by bytes if the log has it, by count if only the table has it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from icestream.client import Client, TopicDescription
 from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError, TopicNotFoundError
+from icestream.model.messages import first_offset
 from icestream.model.offsets import StartPosition
 from icestream.spark.options import MAX_PARTITIONS, OPERATION, SourceOptions
 
@@ -27,21 +28,21 @@ class OffsetRange(InputPartition):
     start: int
     end: int
     from_table: bool = False
-    """Read from the table's data files; else from the broker, whatever tier it has the messages in."""
+    """Read from the table's data files; else from the broker, from whichever tier it has the messages in."""
 
     def cut(self, most: int) -> "Iterator[OffsetRange]":
-        """Parts of `most` offsets."""
+        """Yield parts of at most `most` offsets."""
         for start in range(self.start, self.end, most):
             yield OffsetRange(self.stream_id, start, min(start + most, self.end), self.from_table)
 
 
 def plan(options: SourceOptions, client: Client, topic: TopicDescription, start: int, end: int) -> list[OffsetRange]:
-    """The partitions of a range, in offset order; none of an empty one."""
+    """Return the partitions of a range, in offset order."""
     if start >= end:
         return []
     history = OffsetRange(topic.stream_id, start, start)
     if options.settings is not None:
-        from icestream.spark.tasks import committed_offset  # noqa: PLC0415 - loads the Iceberg library
+        from icestream.spark.history import committed_offset  # noqa: PLC0415 - loads the Iceberg library, a second
 
         in_table = min(end, max(start, committed_offset(options, topic.stream_id)))
         history = OffsetRange(topic.stream_id, start, in_table, from_table=True)
@@ -72,7 +73,7 @@ def _log_ranges(
 
 
 def _messages_a_partition(options: SourceOptions, client: Client, topic: TopicDescription) -> int:
-    """By the mean size of the messages that the log has."""
+    """Estimate by the mean size of the messages in the log."""
     (figures,) = client.stats(topic.topic)["topics"]
     if not figures["message_count"] or not figures["bytes_stored"]:
         return _HISTORY_MESSAGES
@@ -89,24 +90,21 @@ def _check_number(partitions: int, topic: TopicDescription) -> None:
         )
 
 
-# --------------------
-# Where a streaming query stands: what Spark writes into the checkpoint, and what a start position means.
-#
-# Spark logs the end of a batch before it runs it, but not the beginning of the first one: it asks for that anew
-# when the
-# first batch has to be repeated, and `latest` or a time would mean something else by then. So every position
-# carries the
-# offset at which the query has begun, and the first batch takes it from its end.
-
-
 _NEW_CHECKPOINT = "start the query with a new checkpoint"
 
 
 @dataclass(frozen=True)
 class Position:
+    """Where a streaming query stands, as Spark writes it into the checkpoint.
+
+    Spark logs the end of a batch before it runs the batch, but not where the first one begins. To repeat the first
+    batch it asks for its begin again, and `latest` or a time may mean another offset by then. So every position
+    carries the offset at which the query began, and the first batch takes its begin from there.
+    """
+
     stream_id: str
     offset: int
-    """All before it are in earlier batches."""
+    """Earlier batches hold all messages before it."""
     begun_at: int
     is_initial: bool = False
 
@@ -139,10 +137,10 @@ class Position:
         return end.begun_at if self.is_initial else self.offset
 
     def check(self, topic: TopicDescription) -> None:
-        """Raise unless the topic still is the stream that this is a position of."""
+        """Raise unless the topic is still the stream of this position."""
         if topic.stream_id != self.stream_id:
             raise TopicNotFoundError(
-                f"the topic was deleted and made again: its stream is {topic.stream_id}, not {self.stream_id}",
+                f"the topic was deleted and created again: its stream is {topic.stream_id}, not {self.stream_id}",
                 operation=OPERATION,
                 place=topic.topic,
                 remedy=_NEW_CHECKPOINT,
@@ -157,7 +155,7 @@ class Position:
 
 
 def offset_of(start: StartPosition, client: Client, topic: TopicDescription) -> int:
-    """The offset that a start position means; behind all messages, the end that `topic` was described with."""
+    """Return the offset that a start position means; the topic's end if no message follows."""
     match start.kind:
         case "offset":
             if start.value > topic.durable_end:
@@ -172,5 +170,5 @@ def offset_of(start: StartPosition, client: Client, topic: TopicDescription) -> 
     with client.consume(topic.topic, start) as consumer:
         for batch in consumer.batches():
             if batch.num_rows:
-                return int(batch.column(0)[0].as_py())
+                return first_offset(batch)
     return topic.durable_end

@@ -1,4 +1,4 @@
-"""What Spark is told of: the name `icestream`, the columns of a topic, and its readers."""
+"""The data source as Spark sees it: its name, a topic's columns, and the batch and stream readers."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,14 @@ from icestream.spark.options import OPERATION, SourceOptions
 from icestream.spark.plan import OffsetRange, Position, offset_of, plan
 from icestream.spark.tasks import RetryWindow, read_range
 
-# --------------------
-# `spark.read`: a range of a topic, which is settled when the query is planned.
+NAME = "icestream"
+_IDLE_SECONDS = 0.05
+"""While there is nothing new, Spark asks every 10 ms. This pause keeps an idle query cheap."""
 
 
 class TopicBatchReader(DataSourceReader):
+    """`spark.read`: a range of a topic, which is fixed when the query is planned."""
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.for_batch()
         self._schema = schema
@@ -43,27 +46,21 @@ class TopicBatchReader(DataSourceReader):
             return plan(options, client, topic, start, end)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """One partition; Spark makes a task without any where there are none."""
+        """Read one partition. Spark starts a task without one if there are none."""
         if not isinstance(partition, OffsetRange):
             return iter(())
         return read_range(self._options, partition, FrameRows(self._schema))
 
 
-# --------------------
-# `spark.readStream`: a topic as it goes on, a range of offsets a step.
-#
-# Spark 4.1 asks a Python source for its newest position without saying where the query stands, so the limit of a
-# step is
-# applied here, from what Spark has planned last. A query that goes on from a checkpoint tells that first: it plans an
-# empty range at its last position.
-
-
-_IDLE_SECONDS = 0.05
-"""Spark asks again every 10 ms while there is nothing new, which an idle query is not worth."""
-
-
 class TopicStreamReader(DataSourceStreamReader):
-    """One lives in the driver as long as the query; tasks have copies, which only read."""
+    """`spark.readStream`: a topic as it grows, a range of offsets a step.
+
+    One lives in the driver as long as the query; tasks have copies, which only read.
+
+    Spark 4.1 asks a Python source for its newest position without saying where the query stands. So the limit of a
+    step is applied here, from what Spark planned last. A query that continues from a checkpoint plans an empty range
+    at its last position first.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options.for_stream()
@@ -86,7 +83,7 @@ class TopicStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = Position.from_json(start), Position.from_json(end)
         if start == end and self._initial is not None and self._options.max_messages_per_trigger is not None:
-            # The end of the step was settled before this told where the query stands: it may lie behind.
+            # Spark fixed the end of the step before it said where the query stands: the end may lie before that.
             raise InvalidRequestError(
                 "maxMessagesPerTrigger does not work with spark.sql.streaming.triggerAvailableNowWrapper.enabled",
                 operation=OPERATION,
@@ -115,7 +112,7 @@ class TopicStreamReader(DataSourceStreamReader):
         return self._options.max_messages_per_trigger or (1 << 62)
 
     def _begin(self, topic: TopicDescription) -> Position:
-        """Where a query without a checkpoint begins; settled once."""
+        """Return where a query without a checkpoint begins; determined once."""
         if self._initial is None:
             check_schema(self._schema, topic)
             offset = offset_of(self._options.start, self._open(), topic)
@@ -128,16 +125,13 @@ class TopicStreamReader(DataSourceStreamReader):
         return self._client
 
     def _describe(self) -> TopicDescription:
-        """The topic as it is now; a query outlives a broker that is restarted."""
-        patience = RetryWindow()
+        """Return the topic as it is now. Wait for a broker that is restarted."""
+        retrying = RetryWindow()
         while True:
             try:
                 return self._open().describe_topic(self._options.topic)
             except IcestreamError as error:
-                patience.wait(error)
-
-
-NAME = "icestream"
+                retrying.wait(error)
 
 
 class IcestreamSource(DataSource):
@@ -158,5 +152,5 @@ class IcestreamSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Have a session know `spark.read.format("icestream")` and `spark.readStream.format("icestream")`."""
+    """Register the source, for `spark.read.format("icestream")` and `spark.readStream.format("icestream")`."""
     spark.dataSource.register(IcestreamSource)

@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from icestream.model.messages import end_offset, first_offset
 from icestream.pipeline.spark import worker
 
 VARIABLE = "CRASH_AT"
@@ -63,11 +64,9 @@ def _crash_at_offset(batch: pa.RecordBatch) -> None:
     """Reach the points `offset-N` of a batch, whose offsets ascend."""
     if not batch.num_rows:
         return
-    offsets = batch.column("offset")
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
     for point in os.environ.get(VARIABLE, "").split(","):
         name, _, number = point.partition("@")[0].partition("-")
-        if name == "offset" and first <= int(number) <= last:
+        if name == "offset" and first_offset(batch) <= int(number) < end_offset(batch):
             crash_point(f"{name}-{number}")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.auth.conftest import ACME, FOREIGN, GLOBEX, OWN, ROOT, UNKNOWN, Guarded
 from tests.otlp_requests import serialized
 
-from icestream import Client, aio
+from icestream import BrokerEndpoint, Client, aio
 from icestream.model.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
 from icestream.model.names import TopicName
 from icestream.pipeline.driver import Runner
@@ -113,12 +113,14 @@ class TestPipeline:
             tables.close()
 
     def test_tasks_carry_the_token_and_do_not_show_it(self, guarded: Guarded) -> None:
-        fetch = pickle.loads(pickle.dumps(FromBroker(guarded.broker.doors["flight"], token=ROOT)))
+        fetch = pickle.loads(pickle.dumps(FromBroker(BrokerEndpoint(guarded.broker.doors["flight"], token=ROOT))))
         assert ROOT not in repr(fetch)
         described = guarded.root.describe_topic(OWN)
         read = fetch.read(TopicName.parse(OWN), described.stream_id, 0, 3)
         assert sum(batch.num_rows for batch in read.batches()) == 3
-        other = FromBroker(guarded.broker.doors["flight"], token=GLOBEX)  # another token is another connection
+        other = FromBroker(
+            BrokerEndpoint(guarded.broker.doors["flight"], token=GLOBEX)
+        )  # another token is another connection
         with pytest.raises(PermissionDeniedError):
             list(other.read(TopicName.parse(OWN), described.stream_id, 0, 3).batches())
 

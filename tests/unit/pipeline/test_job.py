@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icestream.client import BrokerEndpoint
 from icestream.model.names import TopicName
 from icestream.pipeline.fetch import FromBroker
 from icestream.pipeline.one_pass import run_job
@@ -15,7 +16,7 @@ NAMES = [TopicName("test", f"t{number}") for number in range(8)]
 
 
 def work(topic: TopicName) -> Work:
-    return Work(FromBroker("grpc://nowhere"), topic, "stream", (), 1)  # nobody writes here
+    return Work(FromBroker(BrokerEndpoint("grpc://nowhere")), topic, "stream", (), 1)  # nobody writes here
 
 
 @given(

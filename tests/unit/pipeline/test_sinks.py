@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from icestream.client import Client
 from icestream.client.pipeline import TopicBacklog
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName, copy_of
-from icestream.pipeline.sources import backfill_before_log, cut_evenly
+from icestream.pipeline.sources import BackfillOrigin, backfill_before_log
 from icestream.pipeline.state import CLEAN_SECONDS, JOINED_BYTES, RetryPause, Sink, TopicState
 
 TOPIC = TopicName("a", "b")
@@ -69,9 +70,11 @@ def test_what_no_log_has_is_looked_for_elsewhere_and_keeps_nobody_else_waiting()
 def test_messages_that_are_read_back_are_cut_by_their_mean_size() -> None:
     held = backfill_before_log(LOG, 0, 60)
     assert (held.start_offset, held.durable_end) == (0, 60)
-    assert cut_evenly(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=10) == [25, 50, 60]
-    assert cut_evenly(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=2) == [25, 50]
-    assert cut_evenly(held, 0, 60, piece_bytes=1, max_pieces=1) == [1]
+    with Client() as client:
+        cut = BackfillOrigin(client).cut_range
+        assert cut(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=10) == [25, 50, 60]
+        assert cut(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=2) == [25, 50]
+        assert cut(held, 0, 60, piece_bytes=1, max_pieces=1) == [1]
 
 
 def test_folders_are_looked_through_first_after_trouble_and_now_and_then() -> None:

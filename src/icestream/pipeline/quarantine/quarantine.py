@@ -20,7 +20,7 @@ from icestream.model.quarantine import MAX_QUARANTINED
 from icestream.pipeline.commit import PendingCommit
 from icestream.pipeline.quarantine.poison_search import may_be_the_messages, needs_worker_probe
 from icestream.pipeline.quarantine.worker_probe import Jobs, probe_workers
-from icestream.pipeline.sources import BackfillBacklog, MessageSources
+from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Written
 from icestream.table import TopicTable
@@ -47,8 +47,8 @@ class Quarantine:
         """
         if not self._after or not may_be_the_messages(error) or failed.start != state.start:
             return False
-        if isinstance(state.next_backlog, BackfillBacklog):
-            return False  # there are no frames where these come from
+        if not self._sources.has_frames(state.next_backlog):
+            return False
         poison_search = state.suspect()
         poison_search.failures += 1
         poison_search.verdict = None  # somebody may have acted since
