@@ -1,7 +1,7 @@
-"""A child process of the broker: started with the broker's settings, stayed with to its end, and never left behind.
+"""A child process of the broker. It gets the broker's settings, and does not outlive the broker.
 
-A child gets a greeting as the first line of its stdin, in practice the broker's settings: all of them, secrets too, in
-no file and on no command line. Its stdin stays open as long as the broker lives, so that it knows when to stop.
+The first line of a child's stdin holds the broker's settings, with secrets: they are in no file and on no command line.
+The stdin stays open while the broker lives; the child stops when it ends.
 """
 
 import base64
@@ -19,15 +19,14 @@ import structlog
 
 from icestream.config import Settings
 
-# --------------------
-# What child processes say, kept in one file of bounded size, with the one before beside it.
-
-
 _CHUNK_BYTES = 64 * 1024
 
 
 class BoundedLog:
-    """A file that takes all that is written, begun anew at a size; a disk that is full loses text and stops nobody."""
+    """Keeps the output of child processes in a file of bounded size, and the file before it as `NAME.1`.
+
+    On a full disk output is lost, and nothing stops.
+    """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
@@ -37,7 +36,7 @@ class BoundedLog:
         self._file: IO[bytes] | None = None
 
     def copy(self, source: IO[bytes]) -> None:
-        """Write what comes, until it ends."""
+        """Write everything that `source` yields, until it ends."""
         with source:
             while data := os.read(source.fileno(), min(_CHUNK_BYTES, self._max_bytes)):
                 with contextlib.suppress(OSError), self._lock:
@@ -68,7 +67,7 @@ class BoundedLog:
 
 
 _LAST_WORDS_SECONDS = 10.0
-"""How long what a child has started (the JVM, workers) may outlive it before the next child is started."""
+"""How long a child's own children (the JVM, workers) may outlive it before the next child is started."""
 _log = structlog.get_logger(__name__)
 
 
@@ -77,7 +76,7 @@ def encode_settings(settings: Settings) -> bytes:
 
 
 def read_settings(stdin: IO[bytes]) -> Settings:
-    """What `encode_settings` made, in the child."""
+    """Read the settings in the child, as `encode_settings` wrote them."""
     settings = pickle.loads(base64.b64decode(stdin.readline()))  # noqa: S301 - from the process that started this one
     assert isinstance(settings, Settings)
     return settings
@@ -85,15 +84,15 @@ def read_settings(stdin: IO[bytes]) -> Settings:
 
 class ChildState(NamedTuple):
     pid: int | None
-    """Of the child, if one runs."""
+    """The child's process id; None if none runs."""
     starts: int
     last_exit: int | None
 
 
 class Child:
-    """At most one process at a time, run by one thread and stopped for good by any; `name` is for the log.
+    """Runs at most one process at a time, in one thread. Any thread may stop it for good.
 
-    `environ` is what it has in its environment besides what this process has.
+    `name` is for the log. `environ` is added to this process's environment.
     """
 
     def __init__(
@@ -115,12 +114,12 @@ class Child:
             return ChildState(self._process.pid if self._process else None, self._starts, self._last_exit)
 
     def run(self, command: Sequence[str]) -> int | None:
-        """Start a process and stay with it to its end; its exit code, or None if it could not or may not be started."""
+        """Start a process and wait for its end. Return its exit code; None if it did not start."""
         process = self._start(command)
         if process is None:
             return None
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # it died at once; its exit code tells
+        with contextlib.suppress(OSError):  # it died at once: its exit code says so
             process.stdin.write(self._greeting)
             process.stdin.flush()
         copying = threading.Thread(
@@ -136,7 +135,7 @@ class Child:
         return exit_code
 
     def stop(self, timeout_seconds: float) -> None:
-        """Ask the process to end, kill it if it does not in time, and start no other."""
+        """Ask the process to end, kill it after the time-out, and start no other."""
         with self._lock:
             self._stopping = True
             process = self._process
@@ -147,7 +146,7 @@ class Child:
         try:
             process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            _log.warning("a child did not stop in time and is killed", child=self._name, pid=process.pid)
+            _log.warning("child_killed_after_timeout", child=self._name, pid=process.pid)
             process.kill()
 
     def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes] | None:
@@ -163,7 +162,7 @@ class Child:
                     env=os.environ | self._environ,
                 )
             except OSError as error:
-                _log.error("a child cannot be started", child=self._name, error=str(error))
+                _log.error("child_start_failed", child=self._name, reason=str(error))
                 return None
             self._starts += 1
             return self._process

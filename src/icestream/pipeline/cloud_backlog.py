@@ -1,6 +1,6 @@
-"""What of topics lies in the cloud, for a pipeline that cannot ask a broker.
+"""Finds what the cloud holds of topics, for a pipeline that cannot reach a broker.
 
-The metadata store tells where it can be opened; else the objects themselves do, by names and trailers. Topics without a
+It reads the metadata store if that can be opened, and else the names and trailers of the objects. Topics without a
 table are left out.
 """
 
@@ -38,39 +38,39 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class CloudBacklog(TopicBacklog):
-    """What the objects of a topic hold."""
+    """The messages in a topic's cloud objects."""
 
     objects: tuple[ObjectDescriptor, ...] = ()
     schemas: dict[int, str] = field(default_factory=dict)
 
 
 class Described(NamedTuple):
-    """What an object says of itself, and of its topic when it was made."""
+    """What an object's trailer says of the object, and of its topic when the object was made."""
 
     record: TopicRecord
     descriptor: ObjectDescriptor
 
 
 class KnownStream(NamedTuple):
-    """Objects by key and offset, which do not change, and the topic's record when they were last others than before."""
+    """A stream's objects by key, which do not change, and the topic's record when they last became others."""
 
     objects: dict[str, Described]
     record: TopicRecord | None = None
 
 
 class CloudStreams:
-    """Not thread-safe."""
+    """Finds streams in an object store, and remembers what it has read. Not thread-safe."""
 
     def __init__(self, settings: Settings, store: ObjectStore) -> None:
         self._settings = settings
         self._store = store
         self._known: dict[str, KnownStream] = {}
-        """By their ids, those that the last look has found."""
+        """By stream id, what the last listing found."""
 
     def find(self, pattern: str, *, anew: bool = False) -> list[CloudBacklog]:
-        """The topics whose names match, each with what its objects hold.
+        """Return the topics whose names match, each with what its objects hold.
 
-        A topic's record is read again when its objects are others than before, or where `anew` asks for it.
+        A topic's record is read again if its objects have changed, or if `anew` is set.
         """
         if anew:
             self._known = {stream_id: KnownStream(known.objects) for stream_id, known in self._known.items()}
@@ -79,11 +79,11 @@ class CloudStreams:
                 with open_store(self._settings) as metadata:
                     return list(self._recorded(metadata, pattern))
             except UnavailableError as error:
-                _log.warning("the metadata store is away: looking into the object store", error=str(error))
+                _log.warning("metadata_store_unreachable_listing_objects", reason=str(error))
         return self._listed(pattern)
 
     def _has_metadata(self) -> bool:
-        """Whether there is a store that others have written: a file that is missing would be made, empty."""
+        """Return whether there is a metadata store. Opening a missing SQLite file would create an empty one."""
         metadata = self._settings.metadata
         if metadata.in_memory:
             return False
@@ -100,7 +100,7 @@ class CloudStreams:
                 yield _backlog(record, max(head.epoch, record.epoch), objects)
 
     def _listed(self, pattern: str) -> list[CloudBacklog]:
-        """Of several streams of one name the newest counts: the others are of topics that were deleted."""
+        """List the objects. Of several streams of one name the newest counts: the others belong to deleted topics."""
         newest: dict[TopicName, CloudBacklog] = {}
         ages: dict[TopicName, int] = {}
         streams = find_streams(self._store, topic_prefix(TopicName.parse(pattern)) if _is_name(pattern) else "")
@@ -134,7 +134,7 @@ class CloudStreams:
             trailer = read_trailer(self._store, found.key, found.size)
             return Described(record_of(trailer.record), describe(found, trailer))
         except (DamagedError, ObjectNotFoundError) as error:
-            _log.warning("a cloud object cannot be used", error=str(error))
+            _log.warning("cloud_object_unusable", reason=str(error))
             return None
 
 

@@ -1,16 +1,15 @@
-"""Committing what was written: one catalog commit a table, and on any doubt a look at the ledger before all else.
+"""Commits written files: one catalog commit a table. After any doubt the ledger is read before anything else.
 
-1. commit the files on the state that the range was planned on. *Killed before: files that nothing names. Killed after:
-   the ledger says so, and the next plan begins behind them.*
-2. refused, or the outcome is not known: load the table again. *Nothing is removed, ever: an outcome that is not known
-   may be a commit.*
-3. the ledger has moved: these messages are in the table, through this commit or somebody else's, and the files are left
-   where they are. It has not (a compaction came in between): commit the same files on the new state. Should the commit
-   of step 1 arrive after all, then one of the two finds another snapshot than it requires, and is refused.
+1. commit the files on the table state that the range was planned on. *Killed before: files that no table names. Killed
+   after: the ledger has moved, and the next plan begins after these messages.*
+2. refused, or the outcome is unknown: load the table again. *No file is removed: an unknown outcome may be a commit.*
+3. the ledger has moved: these messages are in the table, by this commit or another, and the files stay where they are.
+   The ledger has not moved (a compaction was committed): commit the same files on the new state. If the commit of step
+   1 arrives late, one of the two requires an old snapshot, and the catalog refuses it.
 
-A Parquet copy has a stricter step 3, because every file in its folders is read: the same files are committed on the
-snapshot that they were planned on, or never. If the table has another one by now and does not name them, they are
-deleted, and the messages are planned anew. `icestream.table.parquet_copy.leftovers` relies on it, and says why.
+A Parquet copy has a stricter step 3, because its readers read every file in its folders: files are committed on the
+snapshot that they were planned on, or never. If the table has another snapshot and does not name the files, they are
+deleted, and the messages are planned again. `icestream.table.parquet_copy.leftovers` relies on this, and says why.
 """
 
 import random
@@ -33,29 +32,29 @@ from icestream.table.parquet_copy import discard_files, holds_files
 
 MAX_TRIES = 10
 MAX_WAIT_SECONDS = 12 * 3600.0
-"""Half of the shortest age that maintenance takes for that of an orphan."""
+"""Half of the shortest age at which maintenance removes a file that no table names."""
 _PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """Files that hold the messages `start` to below `end`, and are in no table yet."""
+    """Written files that hold the messages `start` to before `end`, and are in no table yet."""
 
     files: tuple[WrittenFile, ...]
     start: int
     end: int
     epoch: int
     lost: OffsetRanges = NO_OFFSETS
-    """Messages among them that are in no file, because a repair of the log gave them up."""
+    """Messages that are in no file because a repair of the log gave them up."""
     quarantined: tuple[Quarantined, ...] = ()
-    """Those that are in none because they were put aside."""
+    """Messages that are in no file because they are in quarantine."""
     planned_on: int | None = None
-    """The table's snapshot when they were planned; none if it had none."""
+    """The table's snapshot when they were planned; None if it had none."""
     written_at: float = field(default_factory=time.monotonic)
 
     @property
     def is_stale(self) -> bool:
-        """Whether the files waited so long that the clean-up of orphans may soon take them for abandoned."""
+        """Whether the files have waited so long that maintenance may soon remove them as orphans."""
         return time.monotonic() - self.written_at > MAX_WAIT_SECONDS
 
 
@@ -63,12 +62,12 @@ class PendingCommit:
 class Outcome:
     table: TopicTable
     ours: bool
-    """Whether these files are in the table; else somebody else's are, of the same messages, or none are yet."""
+    """Whether these files are in the table. Else another pipeline's are, or none are yet."""
     conflicts: int
 
 
 def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
-    """Steps 1 to 3. Raises what keeps it from being known or done; the same call may be made again then."""
+    """Do steps 1 to 3. After an error the same call may be made again."""
     for conflicts in range(MAX_TRIES):
         if table.is_parquet_copy and table.snapshot_id != pending.planned_on:
             return _settle(table, pending, conflicts)
@@ -90,12 +89,15 @@ def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
         else:
             return Outcome(done, ours=True, conflicts=conflicts)
     raise CommitConflictError(
-        f"others were faster {MAX_TRIES} times", operation="commit", place=str(table.name), remedy="it is tried again"
+        f"{MAX_TRIES} commits in a row lost to other commits",
+        operation="commit",
+        place=str(table.name),
+        remedy="nothing: the pipeline tries again",
     )
 
 
 def _settle(table: TopicTable, pending: PendingCommit, conflicts: int) -> Outcome:
-    """What became of files for a Parquet copy whose snapshot is another by now: no commit of them can come any more."""
+    """Settle files of a Parquet copy whose snapshot has changed: no commit of them can arrive any more."""
     ours = bool(pending.files) and holds_files(table, pending.files)
     if not ours:
         discard_files(table, pending.files)
@@ -103,7 +105,7 @@ def _settle(table: TopicTable, pending: PendingCommit, conflicts: int) -> Outcom
 
 
 def reload(table: TopicTable) -> TopicTable:
-    """The table as it is now, if it still is the same stream's."""
+    """Return the table as it is now. Raise if it belongs to another stream."""
     stream_id = table.ledger.stream_id
     try:
         found = table.refresh()
@@ -116,7 +118,7 @@ def reload(table: TopicTable) -> TopicTable:
         ) from error
     if ledger.stream_id != stream_id:
         raise IncompatibleTableError(
-            f"the table was made anew for the stream {ledger.stream_id}, the one before was {stream_id}",
+            f"the table was created again for the stream {ledger.stream_id}; it was {stream_id}'s",
             operation="commit",
             place=str(table.name),
         )
@@ -124,5 +126,5 @@ def reload(table: TopicTable) -> TopicTable:
 
 
 def _holds(table: TopicTable, files: Sequence[WrittenFile]) -> bool:
-    """Whether the newest commit is the one whose outcome was not known; for the figures only."""
+    """Return whether the newest commit is the one whose outcome was unknown; for the figures only."""
     return bool(files) and table.ledger.committed_offset == files[-1].last_offset + 1

@@ -1,10 +1,10 @@
-"""The driver's loop: look, wait until something is due, run a pass.
+"""The driver's loop: ask what waits, sleep until something is due, run a pass.
 
-What it guarantees: nothing is kept but what can be lost. A runner can be killed at any step, run twice, or moved; the
-tables' ledgers decide what is in and where to go on.
+The driver keeps only what it can lose. It can be killed at any step, run twice, or moved; the tables' ledgers decide
+what is written and where the next pass begins.
 
-How it learns of messages: the broker answers a question as soon as a topic moves, so the age of a message counts from
-its arrival. While messages wait for their time it asks at intervals, whether there are enough of them to go at once.
+The broker responds to a backlog call as soon as a topic moves, so a message's age counts from its arrival. While
+messages wait for their flush interval, the driver polls whether there are enough of them for an earlier pass.
 """
 
 import threading
@@ -29,12 +29,12 @@ from icestream.table import Tables
 
 _log = structlog.get_logger(__name__)
 _IDLE_SECONDS = 0.5
-"""Longest wait for the broker's answer, and so about the longest until a request to stop is noticed."""
+"""Longest wait for the broker's response, and so about the longest until a stop is noticed."""
 _MAX_TRIES = 3
-"""How often a drain tries a topic that fails."""
+"""How many times a drain tries a topic that fails."""
 
 Progress = Callable[[int, int], None]
-"""Told how many messages are in tables, and how many shall be."""
+"""Called with the number of messages in tables, and the number there will be."""
 
 
 class Runner:
@@ -54,7 +54,7 @@ class Runner:
         self.passes = PassRunner(settings, self._sources, tables, spark, self.topics, clock)
 
     def run(self, stopping: threading.Event) -> None:
-        """Go on until told to stop; a pass that has begun is finished."""
+        """Run passes until `stopping` is set. A pass that has begun is finished."""
         backoff = Backoff()
         while not stopping.is_set():
             try:
@@ -65,11 +65,12 @@ class Runner:
             except IcestreamError as error:
                 if not error.retryable:
                     raise
-                _log.warning("the broker cannot be asked", error=str(error))
-                stopping.wait(backoff.next())
+                pause = backoff.next()
+                _log.warning("broker_backlog_failed", reason=str(error), retry_in_ms=round(pause * 1000))
+                stopping.wait(pause)
 
     def _wait(self, stopping: threading.Event) -> None:
-        """Return when something is due, after a last look so that the pass takes all that is there."""
+        """Return when something is due, with a fresh backlog, so that the pass takes all there is."""
         while not stopping.is_set():
             due = self.topics.next_due(self.passes.seconds)
             left = _IDLE_SECONDS if due is None else due - self._clock()
@@ -83,9 +84,9 @@ class Runner:
                 self.topics.look()
 
     def drain(self, stopping: threading.Event, progress: Progress = lambda _done, _all: None) -> PassFigures:
-        """Write everything that is durable now, and return the figures; a topic that keeps failing has its error there.
+        """Write everything that is durable now. Return the figures, with the error of each topic that keeps failing.
 
-        What is published meanwhile is not waited for, nor is a topic that is deleted meanwhile and made again.
+        Messages that are published meanwhile may be left, and so is a topic that is deleted and created again.
         """
         self._look(self.topics.refresh_all, stopping)
         ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
@@ -111,7 +112,7 @@ class Runner:
         return total
 
     def _look(self, look: Callable[[], object], stopping: threading.Event) -> None:
-        """A broker that does not answer is given its time, where the cloud can stand in for it then."""
+        """Ask for the backlog. Retry while the cloud may still replace an unreachable broker."""
         backoff = Backoff()
         while True:
             try:
@@ -126,7 +127,7 @@ class Runner:
         return sum(min(ends.get(state.backlog.topic, 0), state.committed or 0) for state in self.topics)
 
     def _is_left(self, state: TopicState, ends: Ends) -> bool:
-        """Whether a topic has not reached its end and may still do so."""
+        """Return whether a topic has not reached its end and still may."""
         error = state.pause.error
         if error is not None and state.is_tried_again and may_be_the_messages(error):
             return True
@@ -143,12 +144,12 @@ class Runner:
                 figures.error = state.backlog.error
 
     def _note_unreached(self, ends: Ends, reached: Mapping[TopicName, int], total: PassFigures) -> None:
-        """The broker went away meanwhile, and the cloud does not have all that it told of."""
+        """Note topics whose last messages only the broker has, which became unreachable during the drain."""
         for topic, end in ends.items():
             figures = total.of(topic) if reached.get(topic, 0) < end else None
             if figures is not None and figures.error is None:
                 figures.failures += 1
-                figures.error = f"the broker is away, and the cloud does not have its messages up to {end}"
+                figures.error = f"the broker is unreachable, and the cloud does not have the messages up to {end}"
 
     def close(self) -> None:
         self.passes.close()

@@ -1,7 +1,7 @@
-"""Where a task gets its messages from: the broker, or cloud objects.
+"""How a task reads its messages: from the broker, or from cloud objects.
 
-What is here is made by the driver and used by tasks, so it can be pickled; it may hold a token, or the object store's
-credentials, and is never shown. Stores and clients are kept by each worker from task to task.
+The driver makes these objects and tasks use them, so they can be pickled. They may hold a token or the object store's
+credentials, and are never shown. Each worker keeps its clients and stores from task to task.
 """
 
 import threading
@@ -32,24 +32,22 @@ from icestream.model.messages import (
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 
-# --------------------
-# Reading a range of a topic's offsets out of undecoded frames, each once and in order, as the broker would send it.
-#
-# Nothing of a frame that lies behind the range is decoded: what is wrong there does not concern who reads up to it.
-
 
 class FrameRange:
-    """Takes `start` to before `end` out of frames. For one reading."""
+    """Decodes the messages `start` to before `end` from frames, each once and in order. For one reading.
+
+    Frames after the range are not decoded: damage there does not fail the range.
+    """
 
     def __init__(self, start: int, end: int) -> None:
         self._end = end
         self.next_offset = start
         self.lost = 0
-        """Messages of the range that are lost for good; they are in no batch."""
+        """Messages of the range that are lost for good. They are in no batch."""
         self.lost_ranges = NO_OFFSETS
 
     def use_schemas(self, schemas: Mapping[int, str]) -> None:
-        """The topic's own schemas by id; the newest is that of all batches."""
+        """Set the topic's own schemas by id. All batches get the newest."""
         own = {number: decode_schema(text) for number, text in schemas.items()}
         self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **own}
         self._stream_schema = stream_schema(self._schemas[max(self._schemas)])
@@ -66,7 +64,7 @@ class FrameRange:
             self._pass_over(min(self._end, wanted[-1].end_offset))
 
     def _pass_over(self, offset: int) -> None:
-        """What lies before an offset and has not come is lost: the frames are there without their messages."""
+        """Count messages before an offset that did not come as lost: their frames are there without messages."""
         if offset > self.next_offset:
             self.lost += offset - self.next_offset
             self.lost_ranges |= OffsetRanges.of([(self.next_offset, offset)])
@@ -74,7 +72,7 @@ class FrameRange:
 
 
 class BrokerFrames(FrameRange):
-    """The broker's frames of the range. Iterate over `batches` once, to its end."""
+    """A range in the broker's frames. Iterate over `batches` once, to its end."""
 
     def __init__(self, reader: FrameReader, start: int, end: int, *, place: str) -> None:
         super().__init__(start, end)
@@ -82,7 +80,7 @@ class BrokerFrames(FrameRange):
         self._place = place
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range as batches. Raises unless every offset came, or is known to be lost."""
+        """Yield the range as batches. Raise unless every offset came or is known to be lost."""
         for frames in self.frames():
             self.use_schemas(self._reader.schemas)
             yield from self.take(frames)
@@ -95,16 +93,12 @@ class BrokerFrames(FrameRange):
             )
 
     def frames(self) -> Iterator[list[Frame]]:
-        """The frames that hold the range, undecoded."""
+        """Yield the undecoded frames that hold the range."""
         yield from self._reader
 
 
-# --------------------
-# Reading a range of a topic's offsets from cloud objects, each once and in order, as the broker would send it.
-
-
 class CloudRange(FrameRange):
-    """Reads `start` to before `end`. Iterate over `batches` once, to its end."""
+    """A range in cloud objects. Iterate over `batches` once, to its end."""
 
     def __init__(
         self,
@@ -123,12 +117,12 @@ class CloudRange(FrameRange):
         self._place = place
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range as batches. Raises unless every offset came, or is known to be lost."""
+        """Yield the range as batches. Raise unless every offset came or is known to be lost."""
         for frames in self.frames():
             yield from self.take(frames)
 
     def frames(self) -> Iterator[list[Frame]]:
-        """The frames that hold the range, undecoded; the last ones may lie behind it."""
+        """Yield the undecoded frames that hold the range. The last ones may lie after it."""
         offset = self.next_offset
         try:
             while offset < self._end:
@@ -151,20 +145,20 @@ _MAX_KEPT = 4
 
 
 class Reading(Protocol):
-    """A range of a topic, read once, from its first message to its last."""
+    """A range of a topic, which is read once from its first message to its last."""
 
     next_offset: int
     lost: int
-    """Messages of the range that are lost for good; they are in no batch."""
+    """Messages of the range that are lost for good. They are in no batch."""
     lost_ranges: OffsetRanges
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises unless every offset came, or is known to be lost."""
+        """Yield the messages. Raise unless every offset came or is known to be lost."""
 
 
 class Fetch(Protocol):
     def within(self, ranges: Iterable[Range]) -> "Fetch":
-        """No more than what these ranges need."""
+        """Return the part that these ranges need."""
 
     def read(self, topic: TopicName, stream_id: str, start: int, end: int) -> Reading: ...
 
@@ -188,14 +182,14 @@ class FromBroker:
 
 @dataclass(frozen=True, repr=False)
 class FromCloud:
-    """The objects of one stream, by offset, and what is needed to read them."""
+    """The objects of one stream, in offset order, and what is needed to read them."""
 
     cloud: CloudSettings
     root_prefix: str
     reader: ReaderSettings
     objects: tuple[ObjectDescriptor, ...]
     schemas: dict[int, str]
-    """The topic's own schemas by id; none where its messages have the plain one."""
+    """The topic's own schemas by id; none if its messages have the plain one."""
 
     def within(self, ranges: Iterable[Range]) -> "FromCloud":
         wanted = list(ranges)
@@ -212,7 +206,7 @@ class FromCloud:
         return CloudRange(store, objects, self.schemas, start, end, pool=_pool(self.reader), place=str(topic))
 
     def _open(self) -> ObjectStore:
-        from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - only who uses it loads it
+        from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - a slow import, for users of the cloud only
 
         return open_object_store(self.cloud, self.root_prefix)
 
@@ -226,7 +220,7 @@ Kept = TypeVar("Kept", bound=_Closable)
 
 
 class _Keeper(Generic[Key, Kept]):
-    """A few connections, kept from task to task; they find a server that was restarted by themselves."""
+    """Keeps a few connections from task to task. They reconnect to a restarted server by themselves."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,15 +1,15 @@
-"""One pass: plan from the ledgers, have Spark write, commit.
+"""One pass: plan from the ledgers, run one Spark job that writes, commit.
 
-With what a kill after each step leaves behind:
+The steps, and what a kill after each leaves behind:
 
 1. open the tables of topics that are due, and plan from their ledgers. *Nothing, or an empty table.*
-2. one Spark job writes the ranges of all of them. *Files that nothing names.*
+2. one Spark job writes the ranges of all topics. *Files that no table names.*
 3. commit table by table, in parallel; see `commit`. *Some topics are ahead of others, as always.*
-4. tell the broker, which looks into the tables itself. *It finds out by itself a little later.*
+4. tell the broker. *The broker finds the commits in the tables a little later.*
 
-A topic that fails rests, longer each time, with its reason in the figures, and the others go on; where one of its
-frames is to blame, that is found and put aside, see `quarantine`. While the catalog is
-away, files that were written wait for their commit; nothing is written twice for it.
+A topic that fails waits, longer each time, with its error in the figures, and the others go on. If one of its frames
+is the cause, the frame is found and put into quarantine, see `quarantine`. While the catalog is unreachable, written
+files wait for their commit, and are not written again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,56 +37,51 @@ from icestream.pipeline.tasks import Work, Written, pack_parcel
 from icestream.table import Tables, TopicTable
 from icestream.table.parquet_copy import discard_files
 
-# --------------------
-# One Spark job for many topics, in which a topic that takes its worker down takes nobody else with it.
-#
-# Errors come back as results. A worker that dies (memory, a crash in native code) fails its task; Spark tries that
-# again,
-# and at last gives up the whole job. Then the job is run again in halves, until the topic that does it is alone.
-
-
-Run = Callable[[Sequence[bytes]], list[Written]]
-Tasks = Sequence[Sequence[WriteRange]]
-
-
-def run_job(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Written]:
-    """Write the pieces; `works` says for each topic how, its ranges are filled in here."""
-    try:
-        return run([_parcel(task, works) for task in tasks])
-    except JobFailedError as error:
-        topics = sorted({piece.topic for task in tasks for piece in task})
-        if len(topics) == 1:
-            first = min((piece for task in tasks for piece in task), key=lambda piece: piece.start)
-            return [Written(first.topic, first.start, first.end, error=error)]
-        half = set(topics[: len(topics) // 2])
-        parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
-        # Tasks of the job that failed may have written files that nobody knows of.
-        return [replace(written, again=True) for part in parts for written in run_job(part, works, run)]
-
-
-def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
-    kept = [[piece for piece in task if wanted(piece.topic)] for task in tasks]
-    return [task for task in kept if task]
-
-
-def _parcel(task: Sequence[WriteRange], works: Mapping[TopicName, Work]) -> bytes:
-    ranges: dict[TopicName, list[tuple[int, int]]] = {}
-    for piece in task:
-        ranges.setdefault(piece.topic, []).append((piece.start, piece.end))
-    return pack_parcel(works[topic].with_ranges(found) for topic, found in ranges.items())
-
-
 _log = structlog.get_logger(__name__)
 _SMOOTHING = 0.3
 _MAX_OPENED_AT_ONCE = 256
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Run = Callable[[Sequence[bytes]], list[Written]]
+Tasks = Sequence[Sequence[WriteRange]]
 Ends = Mapping[TopicName, int]
 Allotted = Sequence[tuple[planner.WaitingRange, int]]
 
 
+def run_job(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Written]:
+    """Write the ranges in one Spark job. `works` has each topic's work, without its ranges.
+
+    Errors come back as results. A worker that dies (memory, a crash in native code) fails its task; Spark tries the
+    task again, and at last fails the whole job. Then the job is run again in halves, until the topic that kills its
+    workers is alone in a job: it fails without the others.
+    """
+    try:
+        return run([_parcel(task, works) for task in tasks])
+    except JobFailedError as error:
+        topics = sorted({one.topic for task in tasks for one in task})
+        if len(topics) == 1:
+            first = min((one for task in tasks for one in task), key=lambda one: one.start)
+            return [Written(first.topic, first.start, first.end, error=error)]
+        half = set(topics[: len(topics) // 2])
+        parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
+        # Tasks of the failed job may have written files that no result names.
+        return [replace(written, again=True) for part in parts for written in run_job(part, works, run)]
+
+
+def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
+    kept = [[one for one in task if wanted(one.topic)] for task in tasks]
+    return [task for task in kept if task]
+
+
+def _parcel(task: Sequence[WriteRange], works: Mapping[TopicName, Work]) -> bytes:
+    ranges: dict[TopicName, list[tuple[int, int]]] = {}
+    for one in task:
+        ranges.setdefault(one.topic, []).append((one.start, one.end))
+    return pack_parcel(works[topic].with_ranges(found) for topic, found in ranges.items())
+
+
 class JobRunner(Protocol):
-    """What a pass needs of a Spark session."""
+    """The part of a Spark session that a pass needs."""
 
     @property
     def parallelism(self) -> int: ...
@@ -95,7 +90,7 @@ class JobRunner(Protocol):
 
 
 class PassRunner:
-    """Runs one pass after the other; not for several threads at once."""
+    """Runs one pass after another. Not thread-safe."""
 
     def __init__(
         self,
@@ -116,20 +111,20 @@ class PassRunner:
         self._pool = ThreadPoolExecutor(settings.pipeline.commit_threads, thread_name_prefix="commit")
         self.topics = topics
         self.seconds = 0.0
-        """How long a pass takes, smoothed."""
+        """Duration of a pass, smoothed."""
 
     def close(self) -> None:
         self._pool.shutdown()
 
     def run(self, ends: Ends | None = None) -> PassFigures:
-        """Do what is due now. With `ends`, do everything below those offsets whatever its age, and nothing else."""
+        """Write what is due now. With `ends`, write everything below those offsets, due or not, and nothing else."""
         began = self._clock()
         figures = PassFigures()
         self._note_unreadable(figures)
         ready = [state for state in self.topics if self._is_ready(state, ends, began)]
         for sink in (sink for state in ready for sink in state.sinks):
             if sink.pending is not None and sink.pending.is_stale:
-                sink.forget()  # written anew, from where the ledger is by then
+                sink.forget()  # the messages are planned again from the ledger
         self._commit_pending([state for state in ready if state.is_pending], figures)
         self._open([state for state in ready if self._is_shut(state, began)][:_MAX_OPENED_AT_ONCE], figures)
         self._look_before_log([state for state in ready if state.is_open and state.is_cut_off], figures)
@@ -150,16 +145,16 @@ class PassRunner:
         return figures
 
     def _look(self, began: float) -> None:
-        """What was done counts, also where nobody tells of more just now: who waits for more asks again."""
+        """Ask for the backlog after a pass. An unreachable broker does not fail the pass."""
         try:
             self.topics.look(seen=began)
         except IcestreamError as error:
             if not self._sources.is_away:
                 raise
-            _log.warning("the broker cannot be asked", error=str(error))
+            _log.warning("broker_backlog_failed", reason=str(error))
 
     def _note_unreadable(self, figures: PassFigures) -> None:
-        """Topics whose log the broker cannot open have nothing to be tried, but a reason to be seen."""
+        """Report topics whose log the broker cannot open."""
         for state in self.topics:
             if state.unreported:
                 state.unreported = False
@@ -174,7 +169,7 @@ class PassRunner:
         return state.backlog.topic in ends and state.pause.until <= now
 
     def _waiting(self, state: TopicState, ends: Ends | None) -> planner.WaitingRange | None:
-        """What of a topic this pass may write."""
+        """Return what this pass may write of a topic."""
         if not state.is_open or state.is_pending or state.pause.until > self._clock():
             return None
         if ends is not None:
@@ -189,7 +184,7 @@ class PassRunner:
         return any(sink.needs_opening(now) for sink in state.sinks)
 
     def _open(self, states: list[TopicState], figures: PassFigures) -> None:
-        """Load the tables; what was left in the folders of a Parquet copy goes before anything is added to it."""
+        """Load the tables. Leftover files of a Parquet copy are removed before anything is added to it."""
         now = self._clock()
 
         def load(shut: tuple[TopicState, Sink]) -> TopicTable:
@@ -215,13 +210,13 @@ class PassRunner:
                 self._fail(state, error, figures)
 
     def _cut_ranges(self, chosen: Allotted, figures: PassFigures) -> list[planner.WriteRange]:
-        """The chosen topics' pieces; a large one is cut by who knows where its bytes are."""
+        """Return the ranges to write. The origin of the messages cuts a large one: it knows where the bytes are."""
         size = planner.range_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
-        pieces: list[planner.WriteRange] = []
+        ranges: list[planner.WriteRange] = []
         for topic, share in chosen:
             count = planner.range_count(topic, share, size)
             if count == 1 and share == topic.nbytes:
-                pieces.append(planner.whole(topic))
+                ranges.append(planner.whole(topic))
                 continue
             try:
                 held = self.topics[topic.topic].next_backlog
@@ -231,32 +226,32 @@ class PassRunner:
             except IcestreamError as error:
                 self._fail(self.topics[topic.topic], error, figures)
             else:
-                pieces += planner.cut(topic, ends)
-        return pieces
+                ranges += planner.cut(topic, ends)
+        return ranges
 
     # Steps 2 and 3
 
     def _write_and_commit(self, chosen: Allotted, figures: PassFigures) -> None:
-        pieces = self._cut_ranges(chosen, figures)
+        planned = self._cut_ranges(chosen, figures)
         began = self._clock()
-        written = self._translate(pieces)
+        written = self._write(planned)
         figures.job_seconds = self._clock() - began
         by_topic: dict[TopicName, list[Written]] = {}
         for one in written:
             by_topic.setdefault(one.topic, []).append(one)
         done: list[TopicState] = []
-        for topic, ranges in by_topic.items():
+        for topic, results in by_topic.items():
             state = self.topics[topic]
-            if self._take_written(state, sorted(ranges, key=lambda one: one.start), figures):
+            if self._take_written(state, sorted(results, key=lambda one: one.start), figures):
                 done.append(state)
         self._commit_pending(done, figures)
 
-    def _translate(self, pieces: list[planner.WriteRange]) -> list[Written]:
-        """One job for all; a topic that has taken a worker down is not let near the others again."""
-        works = {topic: self._work(self.topics[topic]) for topic in {piece.topic for piece in pieces}}
+    def _write(self, ranges: list[planner.WriteRange]) -> list[Written]:
+        """Run one job for all topics, and a job of its own for each topic whose last try killed a worker."""
+        works = {topic: self._work(self.topics[topic]) for topic in {one.topic for one in ranges}}
         alone = {topic for topic in works if self.topics[topic].crashed}
-        groups = [[piece for piece in pieces if piece.topic not in alone]]
-        groups += [[piece for piece in pieces if piece.topic == topic] for topic in sorted(alone)]
+        groups = [[one for one in ranges if one.topic not in alone]]
+        groups += [[one for one in ranges if one.topic == topic] for topic in sorted(alone)]
         written: list[Written] = []
         for group in filter(None, groups):
             written += run_job(planner.pack(group, self._spark.parallelism), works, self._spark.run)
@@ -276,7 +271,7 @@ class PassRunner:
         )
 
     def _take_written(self, state: TopicState, ranges: list[Written], figures: PassFigures) -> bool:
-        """Make of a topic's ranges, as far as they follow on each other, what is to be committed."""
+        """Take a topic's written ranges, as far as they follow each other without a gap, as pending commits."""
         counted = figures.of(state.backlog.topic)
         counted.translate_seconds += sum(one.seconds for one in ranges)
         failed = next((one for one in ranges if one.error is not None), None)
@@ -303,19 +298,19 @@ class PassRunner:
             for sink in state.fed:
                 sink.pend(sink.files_of(files), sound[-1].end, state.backlog.epoch, lost)
         if error is not None and held is not state.backlog:
-            state.older = None  # what was there may be gone because a table has it by now
+            state.older = None  # a table may have it by now
             state.release()
         return bool(sound)
 
     def _remove(self, state: TopicState, ranges: Iterable[Written]) -> None:
-        """Take back what was written into the folders of a Parquet copy and will not be committed."""
+        """Remove files of a Parquet copy that will not be committed."""
         files = tuple(file for one in ranges for file in one.files)
         for sink in state.fed:
             if sink.is_copy and sink.table is not None:
                 discard_files(sink.table, sink.files_of(files))
 
     def _put_aside(self, state: TopicState, failed: Written, error: IcestreamError, figures: PassFigures) -> bool:
-        """Whether a range that failed was a single frame, which is to be committed as one in quarantine; see there."""
+        """Return whether the failed range was a single frame, which is pending as quarantined now; see `Quarantine`."""
         try:
             aside = self._quarantine.consider(state, failed, error)
         except IcestreamError as reason:
@@ -324,11 +319,11 @@ class PassRunner:
         if not aside:
             self._fail(state, error, figures)
             if state.poison_search is not None and state.poison_search.is_narrowing:
-                state.pause.until = 0.0  # the next try is another one
+                state.pause.until = 0.0  # the next try takes another range
             return False
         figures.of(state.backlog.topic).failures += 1
         if not state.is_pending:
-            state.pause.end()  # somebody else has put it aside: what follows has not failed yet
+            state.pause.end()  # another pipeline quarantined it: the messages after it have not failed
         return True
 
     def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:
@@ -370,18 +365,18 @@ class PassRunner:
         if error.retryable:
             return
         if isinstance(error, IncompatibleTableError) and sink.is_copy and sink.table and sink.pending:
-            discard_files(sink.table, sink.pending.files)  # the table is gone, and nobody else will look for them
+            discard_files(sink.table, sink.pending.files)  # the table is gone: nothing else would find them
         sink.forget()
 
     # Step 4
 
     def _hint(self, state: TopicState, table: TopicTable) -> None:
-        """Tell the broker of a commit. It looks into the table by itself, so a hint that fails is no failure."""
+        """Tell the broker of a commit. The broker also looks into the table itself, so a failed hint is no failure."""
         backlog = state.backlog
         try:
             self._sources.tell_committed(backlog, table.ledger.committed_offset, table.snapshot_id)
         except IcestreamError as error:
-            _log.debug("a hint was not taken", topic=str(backlog.topic), error=str(error))
+            _log.debug("commit_hint_failed", topic=str(backlog.topic), reason=str(error))
 
     def _tell(self, figures: PassFigures) -> None:
         now = self._clock()
@@ -400,21 +395,27 @@ class PassRunner:
         try:
             self._sources.report_pass(passed, [counted.to_json() for counted in figures.topics.values()])
         except IcestreamError as error:
-            _log.warning("a report was not taken", error=str(error))
+            _log.warning("pass_report_failed", reason=str(error))
 
     def _fail(self, state: TopicState, error: IcestreamError, figures: PassFigures) -> None:
-        """Let a topic rest. One that is gone is forgotten."""
+        """Pause a topic after an error. Forget one that was deleted."""
         topic = state.backlog.topic
         counted = figures.of(topic)
         counted.failures += 1
         counted.error = str(error)
         state.pause.fail(error, self._clock(), again=state.is_tried_again)
-        _log.warning("a topic failed", topic=str(topic), error=str(error), failures=state.pause.failures)
+        _log.warning(
+            "topic_pass_failed",
+            topic=str(topic),
+            reason=str(error),
+            failures=state.pause.failures,
+            retry_in_ms=max(0, round((state.pause.until - self._clock()) * 1000)),
+        )
         if isinstance(error, TopicNotFoundError):
             self._forget(state)
 
     def _forget(self, state: TopicState) -> None:
-        """Leave a deleted topic alone. A table that was made for it meanwhile would be in the way of its successor."""
+        """Forget a deleted topic. Drop its empty tables: they would be in the way of a new topic of that name."""
         backlog = state.backlog
         self.topics.forget(backlog.topic)
         drop_empty_tables(self._tables, backlog)
@@ -425,8 +426,8 @@ class PassRunner:
                 return action(item)
             except IcestreamError as error:
                 return error
-            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this topic alone
-                _log.error("unexpected", exc_info=error)
+            except Exception as error:  # noqa: BLE001 - any error concerns this topic alone
+                _log.error("topic_pass_crashed", exc_info=error)
                 return IcestreamError(f"{type(error).__name__}: {error}", operation="pipeline", retryable=True)
 
         return list(self._pool.map(attempt, items))

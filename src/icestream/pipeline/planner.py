@@ -1,7 +1,7 @@
-"""What to write now: pure functions from what waits to parcels of work.
+"""Decides what a pass writes: pure functions from waiting messages to tasks.
 
-What it guarantees: of each topic the pieces begin at the ledger's committed offset and follow on each other, so every
-offset is in exactly one; a pass takes on no more than its limits; nothing waits past its time while there is room.
+Guarantees: a topic's ranges begin at the ledger's committed offset and follow each other, so every offset is in
+exactly one; a pass takes no more than its limits; no message waits past its flush interval while there is room.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from icestream.config import Settings
 from icestream.model.names import TopicName
 from icestream.model.units import MIB
 
-MIN_PIECE_BYTES = 8 * MIB
-"""Less is not worth a file of its own, however many cores are free."""
+MIN_RANGE_BYTES = 8 * MIB
+"""Less is not worth a file, however many cores are free."""
 ITEM_COST_BYTES = MIB
-"""What a topic costs whatever its size, as the bytes that could be written meanwhile."""
+"""The fixed cost of a topic, as the bytes that could be written in that time."""
 TASKS_PER_CORE = 4
-"""So many tasks that a slow one does not keep the other cores idle, where they are large enough for it to matter."""
+"""With several tasks a core, a slow task leaves no core idle. Only for passes that are large enough."""
 MAX_LEAD_SHARE = 0.25
 _UNKNOWN_BYTES = 512.0
-"""Of a message, where the log holds none to go by."""
+"""Assumed size of a message if the log holds none."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +48,23 @@ class PassLimits:
 
 @dataclass(frozen=True)
 class WaitingRange:
-    """Messages `start` to before `end` of a topic, durable and not in its table."""
+    """The messages `start` to before `end` of a topic: durable, and not in its table."""
 
     topic: TopicName
     start: int
     end: int
     nbytes: int
-    """Of log, estimated."""
+    """Bytes of log, estimated."""
     since: float
-    """When the oldest was first seen; monotonic seconds."""
+    """When the oldest was first seen, in monotonic seconds."""
     served: float = 0.0
     """When messages of the topic were last written."""
     awaited: bool = False
-    """Somebody waits for some of them to be in the table."""
-    suspect: bool = False
-    """The topic's last try failed: it gets one piece, until one has gone well."""
+    """A client waits until some of them are in the table."""
+    has_failed: bool = False
+    """The topic's last try failed: it gets one range until a try succeeds."""
     tables: tuple[TopicName, ...] = ()
-    """Those that they are for."""
+    """The tables that get them."""
 
     @property
     def messages(self) -> int:
@@ -80,16 +80,16 @@ class WriteRange:
 
 
 def mean_bytes(backlog: TopicBacklog) -> float:
-    """Of a message, as far as is known."""
+    """Return the mean size of a message, as far as known."""
     held = backlog.durable_end - backlog.start_offset
     return backlog.nbytes / held if held else _UNKNOWN_BYTES
 
 
 def due_at(waiting: WaitingRange, limits: PassLimits, *, pass_seconds: float = 0.0) -> float:
-    """When these messages are to be written: at once if they are many or somebody waits for them, else by their age.
+    """Return when these messages are due: at once if they are many or a client waits for them, else by their age.
 
-    A pass takes `pass_seconds`; it begins so much earlier that messages are in the table after the flush interval, but
-    by no more than a quarter of it.
+    A pass takes `pass_seconds`. It begins that much earlier, but at most a quarter of the flush interval, so that
+    messages are in the table when the interval ends.
     """
     if waiting.awaited or waiting.messages >= limits.batch_messages or waiting.nbytes >= limits.memory_bytes:
         return waiting.since
@@ -97,30 +97,30 @@ def due_at(waiting: WaitingRange, limits: PassLimits, *, pass_seconds: float = 0
 
 
 def allot(due: Iterable[WaitingRange], limits: PassLimits) -> list[tuple[WaitingRange, int]]:
-    """The topics of one pass and how many bytes each may take: together no more than a pass may.
+    """Return the topics of one pass, and how many bytes each may take.
 
-    All take part, up to the limit, those first that were served longest ago; a topic with little takes all of it, and
-    what that leaves is shared by those with much. So nobody waits for somebody else's backlog.
+    Topics that were served longest ago come first. A small topic takes all its bytes; large topics share the rest. So
+    no topic waits for another topic's backlog.
     """
     chosen = sorted(due, key=lambda one: (one.served, one.since, one.topic))[: limits.pass_topics]
     shares: dict[TopicName, int] = {}
     room = limits.pass_bytes
-    for place, topic in enumerate(sorted(chosen, key=lambda one: one.nbytes)):
-        share = min(topic.nbytes, max(1, room // (len(chosen) - place)))
-        shares[topic.topic] = min(share, limits.task_bytes) if topic.suspect else share
+    for index, topic in enumerate(sorted(chosen, key=lambda one: one.nbytes)):
+        share = min(topic.nbytes, max(1, room // (len(chosen) - index)))
+        shares[topic.topic] = min(share, limits.task_bytes) if topic.has_failed else share
         room -= shares[topic.topic]
     return [(topic, shares[topic.topic]) for topic in chosen]
 
 
 def range_bytes(total: int, limits: PassLimits, parallelism: int) -> int:
-    """How large pieces are to be so that all cores work on `total` bytes, and end at about the same time."""
+    """Return the size of ranges with which all cores work on `total` bytes and end at about the same time."""
     rounds = max(1, -(-total // (parallelism * limits.task_bytes)))
-    return min(limits.task_bytes, max(MIN_PIECE_BYTES, -(-total // (parallelism * rounds))))
+    return min(limits.task_bytes, max(MIN_RANGE_BYTES, -(-total // (parallelism * rounds))))
 
 
 def range_count(topic: WaitingRange, share: int, size: int) -> int:
-    """In how many pieces a topic's share goes; one if the topic is suspect, so that little is written in vain."""
-    return 1 if topic.suspect else max(1, -(-share // size))
+    """Return how many ranges a topic's share makes; one if its last try failed, so that little is written in vain."""
+    return 1 if topic.has_failed else max(1, -(-share // size))
 
 
 def whole(topic: WaitingRange) -> WriteRange:
@@ -128,7 +128,7 @@ def whole(topic: WaitingRange) -> WriteRange:
 
 
 def cut(topic: WaitingRange, ends: Sequence[int]) -> list[WriteRange]:
-    """The topic's pieces, given where each ends; what lies behind the last is left for later."""
+    """Return the topic's ranges, given where each ends. Messages after the last are left for a later pass."""
     starts = [topic.start, *ends[:-1]]
     average = topic.nbytes / topic.messages
     return [
@@ -137,15 +137,15 @@ def cut(topic: WaitingRange, ends: Sequence[int]) -> list[WriteRange]:
     ]
 
 
-def pack(pieces: Sequence[WriteRange], parallelism: int) -> list[list[WriteRange]]:
-    """Share the pieces out into tasks of about equal cost, the costliest first; each task's in offset order."""
-    total = sum(piece.nbytes for piece in pieces)
-    spread = TASKS_PER_CORE if total >= TASKS_PER_CORE * parallelism * MIN_PIECE_BYTES else 1
-    tasks: list[list[WriteRange]] = [[] for _ in range(min(len(pieces), spread * parallelism))]
+def pack(ranges: Sequence[WriteRange], parallelism: int) -> list[list[WriteRange]]:
+    """Distribute the ranges over tasks of about equal cost. Each task has its ranges in offset order."""
+    total = sum(one.nbytes for one in ranges)
+    spread = TASKS_PER_CORE if total >= TASKS_PER_CORE * parallelism * MIN_RANGE_BYTES else 1
+    tasks: list[list[WriteRange]] = [[] for _ in range(min(len(ranges), spread * parallelism))]
     loads = [(0, number) for number in range(len(tasks))]
     heapify(loads)
-    for piece in sorted(pieces, key=lambda one: (-one.nbytes, one.topic, one.start)):
+    for one in sorted(ranges, key=lambda one: (-one.nbytes, one.topic, one.start)):
         load, number = loads[0]
-        tasks[number].append(piece)
-        heapreplace(loads, (load + piece.nbytes + ITEM_COST_BYTES, number))
+        tasks[number].append(one)
+        heapreplace(loads, (load + one.nbytes + ITEM_COST_BYTES, number))
     return [sorted(task, key=lambda one: (one.topic, one.start)) for task in tasks]

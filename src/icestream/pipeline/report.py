@@ -1,4 +1,4 @@
-"""Figures of a pass: counted by the driver, sent to the broker, shown by `--once`."""
+"""Figures of a pass. The driver counts them and sends them to the broker; `--once` shows them."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ class TopicPassFigures:
     file_bytes: int = 0
     lost: int = 0
     quarantined: int = 0
-    """Frames that were put aside."""
+    """Frames that were put into quarantine."""
     commits: int = 0
     conflicts: int = 0
     failures: int = 0
@@ -27,7 +27,7 @@ class TopicPassFigures:
     snapshot_id: int | None = None
     durable_end: int = 0
     error: str | None = None
-    """Why the topic rests, if it does."""
+    """Why the topic waits for its next try; None if it does not."""
     retry_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class TopicPassFigures:
         return {**asdict(self), "topic": str(self.topic), "error": error}
 
     def add(self, other: "TopicPassFigures") -> None:
-        """Take a later pass over the same topic in: counts are added, the rest is replaced."""
+        """Add a later pass over the same topic: add its counts, replace the other figures."""
         for name in _COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("committed_offset", "snapshot_id", "durable_end", "error", "retry_ms"):

@@ -236,7 +236,7 @@ class TopicState:
         """What is suspected of the next messages of the tables that are fed."""
         return _suspicion(self.fed or tuple(self.sinks))
 
-    def suspect(self) -> PoisonSearch:
+    def begin_poison_search(self) -> PoisonSearch:
         """The same, which begins here if there was none; the table that lacks the messages keeps it in mind."""
         found = self.poison_search
         if found is None:
@@ -323,7 +323,7 @@ class TopicState:
             since=LONG_AGO if is_late else self.since,
             served=self.used_at,
             awaited=start < backlog.awaited_end <= end,
-            suspect=self.pause.failures > 0,
+            has_failed=self.pause.failures > 0,
             tables=tuple(sink.name for sink in sinks),
         )
 

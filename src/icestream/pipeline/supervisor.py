@@ -1,8 +1,8 @@
-"""A pipeline as a child of the broker: started, watched, started again when it dies, and never left behind.
+"""Runs a pipeline as a child process of the broker, and starts it again when it dies.
 
-What it guarantees: one child at a time; a child that dies is followed by another, after a pause that grows while they
-keep dying young; all that children say is in one log file of bounded size, with the one before beside it; and no child
-outlives the broker, however that ends, because it stops when its stdin does, and its JVM and workers with it.
+Guarantees: one child at a time; the next child starts after a pause, which grows while children die young; the output
+of all children is in one log file of bounded size, with the file before it; no child outlives the broker, because it
+stops when its stdin ends, and its JVM and workers with it.
 """
 
 import sys
@@ -21,14 +21,14 @@ from icestream.pipeline.child_process import BoundedLog, Child, ChildState, enco
 LOG_NAME = "pipeline.log"
 _LIMIT_SECONDS = 60.0
 _LONG_LIFE_SECONDS = 60.0
-"""A child that lived so long is followed by the next after the shortest pause."""
+"""After a child that lived this long, the next one starts after the shortest pause."""
 _log = structlog.get_logger(__name__)
 
 
 def pipeline_supervisor(settings: Settings, broker: str, token: str | None = None) -> "Supervisor":
-    """Keeps `icestream pipeline` running for the broker at an address, once it is started.
+    """Return a supervisor that keeps `icestream pipeline` running for the broker at an address.
 
-    A token goes to the child by its environment: on a command line all users of the machine could read it.
+    The child gets the token by its environment: all users of the machine could read it on a command line.
     """
     return Supervisor(
         [sys.executable, "-m", "icestream.cli", "pipeline", "--child", "--broker", broker],
@@ -41,9 +41,9 @@ def pipeline_supervisor(settings: Settings, broker: str, token: str | None = Non
 
 
 class Supervisor(threading.Thread):
-    """A command kept running from `start` to `stop`; `greeting` is what each child finds on its stdin.
+    """Keeps a command running from `start` to `stop`. Each child gets `greeting` on its stdin.
 
-    `environ` is what it has in its environment besides what this process has.
+    `environ` is added to this process's environment.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Supervisor(threading.Thread):
             if monotonic() - began >= _LONG_LIFE_SECONDS:
                 self._backoff.reset()
             pause = self._backoff.next()
-            _log.warning("the pipeline ended", exit_code=exit_code, again_in_seconds=round(pause, 1))
+            _log.warning("pipeline_exited", exit_code=exit_code, restart_in_ms=round(pause * 1000))
             self._stopping.wait(pause)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Ask the child to finish its pass; one that does not in time is killed."""
+        """Ask the child to finish its pass. Kill it after the time-out."""
         self._stopping.set()
         self._child.stop(timeout_seconds)
         if self.is_alive():

@@ -1,4 +1,4 @@
-"""The tables of a topic, loaded before they are written to, and where messages are that they lack."""
+"""Loads the tables of a topic before they are written, and finds messages that they lack and the log does not have."""
 
 import structlog
 
@@ -13,13 +13,13 @@ _log = structlog.get_logger(__name__)
 
 
 def open_table(tables: Tables, state: TopicState, sink: Sink) -> TopicTable:
-    """A table as it is now; what was left in the folders of a Parquet copy goes before anything is added to it."""
+    """Load a table. Remove leftover files of a Parquet copy before anything is added to it."""
     table = tables.open(state.spec(sink))
     return remove_leftovers(table)
 
 
 def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:
-    """Where messages are that a table lacks and the log does not have: in the cloud, or in the topic's other table."""
+    """Find messages that a table lacks and the log does not have: in the cloud, or in the topic's other table."""
     try:
         return sources.before_log(backlog, offset)
     except OffsetOutOfRangeError:
@@ -32,11 +32,11 @@ def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, o
 
 
 def drop_empty_tables(tables: Tables, backlog: TopicBacklog) -> None:
-    """Of a deleted topic: a table that was made for it meanwhile would be in the way of its successor."""
+    """Drop the empty tables of a deleted topic. They would be in the way of a new topic of that name."""
     for name in backlog.format.fed(backlog.topic):
         try:
             table = tables.find(name)
             if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):
                 tables.drop(name, backlog.stream_id)
         except IcestreamError as error:
-            _log.warning("the empty table of a deleted topic may be left", table=str(name), error=str(error))
+            _log.warning("empty_table_not_dropped", table=str(name), reason=str(error))

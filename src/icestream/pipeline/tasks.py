@@ -1,18 +1,17 @@
-"""The task: a range of a topic, fetched from the broker or from cloud objects, becomes data files.
+"""The task: reads ranges of a topic from the broker or from cloud objects, and writes them into data files.
 
-Runs in Spark's Python workers. What goes in is small (a topic, ranges, where to fetch, how to write), and so is what
-comes out (descriptions of files). The messages stream into Parquet as Arrow batches, a row group at a time, and never
-pass through the JVM.
+Runs in Spark's Python workers. Its input is small (a topic, ranges, where to fetch, how to write), and so is its output
+(descriptions of files). The messages stream into Parquet as Arrow batches, a row group at a time, and never pass
+through the JVM.
 
-An error concerns one range and is part of the result, so that it cannot fail the job of all others; only a worker that
-dies does that, and Spark tries its task again. Files of a range that failed, or of a task that died, are named by no
-one: they are left for the clean-up of orphans or, in a Parquet copy, for the driver, which is told of it.
+An error concerns one range and is part of the result, so it does not fail the job of all topics. Only a worker that
+dies fails its task; Spark tries the task again. No table names the files of a failed range or of a dead task:
+maintenance removes them as orphans, or, in a Parquet copy, the driver does.
 
-Where messages go to two tables they are fetched and decoded once, and each table gets those that it does not have.
+Messages that go to two tables are fetched and decoded once; each table gets those that it lacks.
 
 Messages that a repair of the log gave up (`lost`) have no row in the table. The range is written without them, and the
-committed offset passes over them: the table then has the same gap, for good, that every reader of the log is told of,
-and its properties say where.
+committed offset passes them. The table then has the same gap as the log, and its properties say where.
 """
 
 import pickle
@@ -35,7 +34,7 @@ from icestream.table.writer import write_to_tables
 WRITE_OPERATION = "write table"
 WORKER_OPERATION = "run task"
 _LACKS = (MemoryError, ImportError, OSError)
-"""What a worker raises that does not have what it needs, whatever the messages are."""
+"""Errors of a worker that lacks something (memory, modules, files), whatever the messages are."""
 _MAX_TRACE = 2000
 
 
@@ -47,7 +46,7 @@ class Work:
     topic: TopicName
     stream_id: str
     targets: tuple[tuple[TableWriter, int], ...]
-    """How to write each of the tables, and the offset that its messages begin at: it has those before."""
+    """The writer of each table, and the offset of the first message that the table lacks."""
     max_memory_bytes: int
     ranges: tuple[tuple[int, int], ...] = ()
 
@@ -58,13 +57,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Written:
-    """What became of one range."""
+    """The result of one range."""
 
     topic: TopicName
     start: int
     end: int
     files: tuple[WrittenFile, ...] = ()
-    """Of all tables."""
+    """The files of all tables."""
     nbytes: int = 0
     """Arrow bytes of the messages."""
     lost: int = 0
@@ -72,7 +71,7 @@ class Written:
     seconds: float = 0.0
     error: IcestreamError | None = None
     again: bool = False
-    """An earlier try was cut short by the end of its worker, and may have left files."""
+    """The worker of an earlier try died, and may have left files."""
 
 
 def pack_parcel(works: Iterable[Work]) -> bytes:
@@ -80,7 +79,7 @@ def pack_parcel(works: Iterable[Work]) -> bytes:
 
 
 def write_parcels(parcels: Iterable[bytes]) -> Iterator[Written]:
-    """The function that Spark runs on a partition."""
+    """Write the parcels of a partition. Spark calls this."""
     task = TaskContext.get()
     again = task is not None and task.attemptNumber() > 0
     for parcel in parcels:
@@ -89,7 +88,7 @@ def write_parcels(parcels: Iterable[bytes]) -> Iterator[Written]:
 
 
 def write_topic(work: Work) -> Iterator[Written]:
-    """Write one range after the other; behind one that fails the others cannot be committed, so they are left."""
+    """Write one range after another. Stop at one that fails: ranges after it could not be committed."""
     for start, end in work.ranges:
         written = _attempt(work, start, end)
         yield written
@@ -103,7 +102,7 @@ def _attempt(work: Work, start: int, end: int) -> Written:
         return _write_range(work, start, end, began)
     except IcestreamError as error:
         failure = error
-    except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this range alone
+    except Exception as error:  # noqa: BLE001 - any error concerns this range alone
         failure = IcestreamError(
             f"{type(error).__name__}: {error}",
             operation=WORKER_OPERATION if isinstance(error, _LACKS) else WRITE_OPERATION,
@@ -140,7 +139,7 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
 
 
 def _write_files(work: Work, batches: Iterator[pa.RecordBatch]) -> list[list[WrittenFile]]:
-    """The files of each target."""
+    """Write and return the files of each target."""
     if len(work.targets) == 1:
         writer, first_offset = work.targets[0]
         rows = (slice_from(batch, first_offset) for batch in batches)
@@ -157,7 +156,7 @@ def _incomplete(work: Work, start: int, end: int, problem: str) -> DamagedError:
 
 
 class _Size:
-    """Counts the bytes of batches on their way."""
+    """Counts the bytes of batches that pass through."""
 
     def __init__(self) -> None:
         self.nbytes = 0

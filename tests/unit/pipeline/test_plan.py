@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from icestream.config import Settings
 from icestream.model.names import TopicName
 from icestream.pipeline.planner import (
-    MIN_PIECE_BYTES,
+    MIN_RANGE_BYTES,
     TASKS_PER_CORE,
     PassLimits,
     WaitingRange,
@@ -28,9 +28,9 @@ LIMITS = PassLimits.of(Settings())
 
 
 def waiting(
-    name: str = "t", messages: int = 10, nbytes: int = 1000, *, since: float = 0.0, suspect: bool = False
+    name: str = "t", messages: int = 10, nbytes: int = 1000, *, since: float = 0.0, has_failed: bool = False
 ) -> WaitingRange:
-    return WaitingRange(TopicName("test", name), 100, 100 + messages, nbytes, since, suspect=suspect)
+    return WaitingRange(TopicName("test", name), 100, 100 + messages, nbytes, since, has_failed=has_failed)
 
 
 def cut_like_the_broker(topic: WaitingRange, size: int, count: int) -> list[int]:
@@ -59,7 +59,7 @@ topics = st.lists(
         messages=st.integers(1, 5_000_000),
         nbytes=st.integers(1, 4 * GIB),
         since=st.floats(0, 100),
-        suspect=st.booleans(),
+        has_failed=st.booleans(),
     ),
     min_size=1,
     max_size=20,
@@ -158,7 +158,7 @@ def test_a_large_topic_keeps_all_cores_busy_for_the_same_time() -> None:
 
 
 def test_what_is_not_worth_a_file_of_its_own_is_not_cut() -> None:
-    topic = waiting(messages=1000, nbytes=MIN_PIECE_BYTES)
+    topic = waiting(messages=1000, nbytes=MIN_RANGE_BYTES)
     assert plan_pass([topic], LIMITS, 16) == [[whole(topic)]]
 
 
@@ -168,7 +168,7 @@ def test_many_small_topics_are_shared_out_evenly() -> None:
 
 
 def test_a_suspect_topic_gets_one_piece_of_a_task_size() -> None:
-    topic = waiting(messages=1_000_000, nbytes=GIB, suspect=True)
+    topic = waiting(messages=1_000_000, nbytes=GIB, has_failed=True)
     ((piece,),) = plan_pass([topic], LIMITS, 4)
     assert piece.start == topic.start
     assert piece.nbytes <= LIMITS.task_bytes

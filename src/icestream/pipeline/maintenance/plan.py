@@ -1,13 +1,12 @@
-"""Which files are worth compacting, from what a table's metadata says. Pure functions.
+"""Decides from a table's metadata which files to compact. Pure functions.
 
-Files are taken together in *runs*: neighbours in offset order, all of them small, ended by a file that is large enough
-or by the limit of bytes. A run is replaced as a whole and sorted, so what comes out covers the same offsets as what
-went in, and overlaps no other file. (Chosen by size alone, as Iceberg does, two small files would be joined across the
-large one between them.)
+Files are compacted in *runs*: small files that are neighbours in offset order. A large file, or the limit of bytes,
+ends a run. A run is replaced as a whole and sorted, so the new files cover the same offsets as the old, and overlap no
+other file. (Iceberg chooses by size alone, and would join two small files across the large one between them.)
 
-In a partitioned table files of different partitions overlap anyway, and a run is looked for in each partition. Iceberg
-can be told offsets but not partitions in general, so runs that overlap become one *range*, in which it chooses small
-files by itself.
+In a partitioned table files of different partitions overlap anyway, and runs are made for each partition. Iceberg's
+procedure can select offsets but not any partition, so overlapping runs become one *range*, in which Iceberg chooses the
+small files.
 """
 
 from collections import defaultdict
@@ -18,9 +17,9 @@ from icestream.config import MaintenanceSettings
 from icestream.table.contents import StoredFile, TableContents
 
 _SMALL = 0.75
-"""A file of less than this part of the target is small; Iceberg draws the line at the same place."""
+"""A file smaller than this share of the target is small. Iceberg has the same limit."""
 _SORTED_ROOM = 0.9
-"""Of the target, in a table that is sorted by other columns: a run must come out as one file there."""
+"""Share of the target that a run may have in a table sorted by other columns: it must become one file."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class CompactionLimits:
     @classmethod
     def of(cls, contents: TableContents, settings: MaintenanceSettings) -> "CompactionLimits":
         target = settings.target_file_bytes or contents.target_file_bytes
-        # Sorted by other columns, two files of one run would overlap in their offsets: there is to be one.
+        # If sorted by other columns, two files of one run would overlap in their offsets: a run must become one file.
         most = int(target * _SORTED_ROOM) if contents.sort_by else max(settings.max_rewrite_bytes, target)
         return cls(target, settings.min_input_files, most)
 
@@ -40,7 +39,7 @@ class CompactionLimits:
         return file.nbytes < self.target_bytes * _SMALL
 
     def is_worth_it(self, files: Sequence[StoredFile]) -> bool:
-        """Whether rewriting these makes clearly fewer files of them."""
+        """Return whether rewriting these files makes clearly fewer."""
         if len(files) < 2:  # noqa: PLR2004 - one file stays one file
             return False
         return len(files) >= self.min_input_files or sum(file.nbytes for file in files) >= self.target_bytes
@@ -48,7 +47,7 @@ class CompactionLimits:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Small files from `first_offset` to `last_offset` to be made into larger ones by one commit."""
+    """Small files from `first_offset` to `last_offset`, which one commit replaces by larger ones."""
 
     first_offset: int
     last_offset: int
@@ -61,7 +60,7 @@ def small_files(contents: TableContents, limits: CompactionLimits) -> list[Store
 
 
 def plan_rewrites(contents: TableContents, limits: CompactionLimits) -> list[Rewrite]:
-    """What a compaction would do now, in offset order."""
+    """Return the rewrites of a compaction, in offset order."""
     by_partition: dict[tuple[object, ...], list[StoredFile]] = defaultdict(list)
     for file in contents.files:
         if file.first_offset >= 0:
@@ -97,7 +96,7 @@ def _rewrite(run: Sequence[StoredFile]) -> Rewrite:
 
 
 def _joined(rewrites: Sequence[Rewrite], max_bytes: int) -> list[Rewrite]:
-    """Runs of several partitions as ranges of offsets; a range ends when it has enough bytes."""
+    """Join runs of several partitions into ranges of offsets. A range ends when it has enough bytes."""
     joined: list[Rewrite] = []
     for rewrite in rewrites:
         last = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""What maintenance found, would do and did, as figures."""
+"""Figures of maintenance: what it found, what it would do, and what it did."""
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -12,7 +12,7 @@ MAX_NAMED_FILES = 20
 
 
 class MaintenanceStep(StrEnum):
-    """In the order in which they are done: each leaves something to the next."""
+    """The steps, in the order in which they run."""
 
     COMPACT = "compact"
     MANIFESTS = "manifests"
@@ -22,7 +22,7 @@ class MaintenanceStep(StrEnum):
 
 @dataclass(frozen=True)
 class MaintenanceFigures:
-    """A table at one moment."""
+    """The state of a table at one moment."""
 
     rows: int
     files: int
@@ -50,11 +50,11 @@ class MaintenanceFigures:
 class StepReport:
     step: MaintenanceStep
     planned: dict[str, int] = field(default_factory=dict)
-    """What it would do, by the metadata at its beginning."""
+    """What the step would do, by the metadata at its start."""
     done: dict[str, int] = field(default_factory=dict)
-    """What it did, as Iceberg tells; empty where nothing was to do."""
+    """What the step did, by Iceberg's result; empty if there was nothing to do."""
     named: list[str] = field(default_factory=list)
-    """Some of the files it is about."""
+    """Some of the files concerned."""
     conflicts: int = 0
     seconds: float = 0.0
     error: str | None = None
@@ -71,7 +71,7 @@ class TopicReport:
     after: MaintenanceFigures | None = None
     steps: list[StepReport] = field(default_factory=list)
     error: str | None = None
-    """Why nothing was done at all."""
+    """Why no step ran; None if steps ran."""
 
     @property
     def errors(self) -> list[str]:

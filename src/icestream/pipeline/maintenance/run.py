@@ -1,4 +1,8 @@
-"""Runs the steps over tables, one table after the other."""
+"""Runs the maintenance steps over tables, one table after another.
+
+No step changes rows or table properties. Each step is one or several catalog commits by Iceberg, which repeats them on
+the newest state if another commit comes first.
+"""
 
 import time
 from collections import Counter
@@ -29,14 +33,6 @@ from icestream.pipeline.maintenance.session import SparkSql, options, text
 from icestream.table import Tables, TopicTable
 from icestream.table.contents import TableContents, read_contents, topics_with_tables
 
-# --------------------
-# The four steps: what each would do, and the procedure that does it.
-#
-# None of them touches rows or table properties. Each is one or several catalog commits of Iceberg's, which it
-# repeats by
-# itself, on the newest state, when another commit comes in between.
-
-
 _CONCURRENT_GROUPS = 2
 _PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -46,7 +42,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class TableJob:
-    """One table under maintenance."""
+    """The maintenance of one table."""
 
     settings: Settings
     spark: SparkSql
@@ -69,7 +65,7 @@ class TableJob:
         self.contents = read_contents(self.table)
 
     def call(self, procedure: str, arguments: dict[str, str]) -> dict[str, int]:
-        """The counts that a procedure answers with."""
+        """Call a procedure and return the counts in its result."""
         rows = self.spark.call(procedure, {"table": self.name, **arguments}, place=str(self.table.name))
         return {name: int(value) for row in rows for name, value in row.items() if isinstance(value, int)}
 
@@ -77,7 +73,7 @@ class TableJob:
         self.sleep(min(_PAUSE_SECONDS * (1 << min(conflicts, 10)), _LONGEST_PAUSE_SECONDS))
 
     def retried(self, action: Callable[[], dict[str, int]], report: StepReport) -> dict[str, int]:
-        """Do it again, a few times and later each time, if it loses against other commits."""
+        """Run an action. Repeat it a few times, after growing pauses, if it loses to other commits."""
         for tries_left in reversed(range(self.settings.maintenance.conflict_tries)):
             try:
                 return action()
@@ -91,7 +87,7 @@ class TableJob:
 
 
 def compact(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
-    """Join neighbouring small files; one commit for each run of them, so that little is lost to a conflict."""
+    """Join neighbouring small files, with one commit for each run of files, so that a conflict costs little."""
     planned = plan_rewrites(job.contents, job.limits)
     report.planned = {
         "rewrites": len(planned),
@@ -127,7 +123,7 @@ def _rewrite(job: TableJob, rewrite: Rewrite) -> dict[str, int]:
 
 
 def rewrite_manifests(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
-    """Join manifests, when there are many of them."""
+    """Join manifests if there are many."""
     count = job.contents.manifests
     report.planned = {"manifests": count if count >= job.settings.maintenance.min_manifests else 0}
     if report.is_needed and not dry_run:
@@ -136,7 +132,7 @@ def rewrite_manifests(job: TableJob, report: StepReport, *, dry_run: bool) -> No
 
 
 def expire(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
-    """Drop old snapshots that no branch or tag names, and the files that only they need."""
+    """Drop old snapshots that no branch or tag names, and files that only they need."""
     settings = job.settings.maintenance
     before = job.now - timedelta(hours=settings.snapshot_age_hours)
     dropped = job.contents.snapshots_to_expire(int(before.timestamp() * 1000), settings.min_snapshots)
@@ -148,7 +144,7 @@ def expire(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
 
 
 def remove_orphans(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
-    """Remove old files that no snapshot names: what abandoned attempts and dropped snapshots have left."""
+    """Remove old files that no snapshot names, left by failed attempts and dropped snapshots."""
     job.say("looking for orphan files")
     age = timedelta(hours=job.settings.maintenance.orphan_age_hours)
     arguments = {
@@ -157,7 +153,7 @@ def remove_orphans(job: TableJob, report: StepReport, *, dry_run: bool) -> None:
         "dry_run": str(dry_run).lower(),
     }
     if not job.table.location.startswith("file:"):
-        arguments["prefix_listing"] = "true"  # through Iceberg's own store, not Hadoop's, which is not there
+        arguments["prefix_listing"] = "true"  # by Iceberg's own store: Hadoop's is not installed
     rows = job.spark.call("remove_orphan_files", arguments, place=str(job.table.name))
     files = [str(row["orphan_file_location"]) for row in rows]
     report.planned = {"files": len(files)}
@@ -177,12 +173,12 @@ _ACTIONS = {
     MaintenanceStep.ORPHANS: remove_orphans,
 }
 Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and what comes now."""
+"""Called with the number of steps done, the number of all steps, and the current one."""
 _log = structlog.get_logger(__name__)
 
 
 class Maintenance:
-    """Keeps tables fast and small. A table or step that fails is reported, and the others go on."""
+    """Maintains tables. A table or step that fails is reported, and the others go on."""
 
     def __init__(
         self,
@@ -200,7 +196,7 @@ class Maintenance:
         self._sleep = sleep
 
     def topics(self) -> list[TopicName]:
-        """All tables of the catalog that are a topic's."""
+        """Return all topics that have a table in the catalog."""
         return [topic for topic in topics_with_tables(self._tables) if self._is_ours(topic)]
 
     def run(
@@ -241,21 +237,21 @@ class Maintenance:
         except IcestreamError as error:
             report.error = str(error)
         for said in report.errors:
-            _log.warning("maintenance of a table failed", topic=str(topic), error=said)
+            _log.warning("table_maintenance_failed", topic=str(topic), reason=said)
         return report
 
     def _job(self, topic: TopicName) -> TableJob:
         table = self._tables.find(topic)
         if table is None and self._tables.find(copy_of(topic)) is not None:
             raise InvalidRequestError(
-                "the topic is kept as plain Parquet files, which maintenance leaves as they are: "
-                "who reads them sees every file in their folders",
+                "the topic has plain Parquet files only. Maintenance does not change them: "
+                "their readers read every file in the folders",
                 operation="maintain",
                 place=str(topic),
             )
         if table is None:
             raise TopicNotFoundError("the topic has no table", operation="maintain", place=str(topic))
-        assert table.ledger  # a table without one is none of ours, and raises
+        assert table.ledger  # raises for a table that is no topic's
         return TableJob(self._settings, self._spark, table, read_contents(table), self._now(), self._sleep)
 
     def _step(self, job: TableJob, step: MaintenanceStep, dry_run: bool) -> StepReport:
@@ -277,7 +273,7 @@ class Maintenance:
             table = self._tables.find(topic)
             return table is not None and bool(table.ledger)
         except IncompatibleTableError as error:
-            _log.debug("a table is passed over", topic=str(topic), error=str(error))
+            _log.debug("foreign_table_skipped", topic=str(topic), reason=str(error))
             return False
-        except IcestreamError:  # told when it is the table's turn
+        except IcestreamError:  # reported when the table is maintained
             return True

@@ -1,10 +1,10 @@
-"""Maintenance beside a broker: `icestream maintain --all` as a child process, now and then.
+"""Runs `icestream maintain --all` as a child process of the broker, at intervals.
 
-What it guarantees: one run at a time, the next an interval after the end of the last; all that runs say is in one log
-file of bounded size; and no run outlives the broker, however that ends, because it stops when its stdin does. A run can
-be killed at any moment: what it had not committed is left to the next clean-up of orphans.
+Guarantees: one run at a time, the next an interval after the end of the last; the output of all runs is in one log file
+of bounded size; no run outlives the broker, because it stops when its stdin ends. A run can be killed at any moment:
+the next removal of orphans deletes what it had not committed.
 
-The child works at a low priority, takes no part in commits, and gets the broker's settings on its stdin.
+The child has a low priority, and gets the broker's settings on its stdin.
 """
 
 import sys
@@ -28,17 +28,17 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class ScheduleState:
     pid: int | None
-    """Of the child, if one runs."""
+    """The child's process id; None if none runs."""
     runs: int
-    """That have ended."""
+    """Runs that have ended."""
     failures: int
-    """Runs that ended with another exit code than 0."""
+    """Runs that ended with an exit code other than 0."""
     last_exit: int | None
     last_seconds: float
 
 
 def maintenance_schedule(settings: Settings) -> "Schedule":
-    """Runs maintenance of all tables at the intervals of the settings, once it is started."""
+    """Return a schedule that maintains all tables at the intervals of the settings."""
     return Schedule(
         [sys.executable, "-m", "icestream.cli", "maintain", "--all", "--child"],
         settings,
@@ -80,7 +80,7 @@ class Schedule(threading.Thread):
             self._run_once()
 
     def stop(self, timeout_seconds: float) -> None:
-        """End a run that is under way."""
+        """End a run that is in progress."""
         self._stopping.set()
         self._child.stop(timeout_seconds)
         if self.is_alive():
@@ -88,7 +88,7 @@ class Schedule(threading.Thread):
         self._output.close()
 
     def _steps(self, now: float) -> list[str]:
-        """The steps of this run: orphans, whose search lists whole tables, come less often."""
+        """Return the steps of this run. The search for orphans lists whole tables, so it runs less often."""
         steps = ["--compact", "--manifests", "--expire"]
         if self._orphans_at is None or now - self._orphans_at >= self._orphan_interval_seconds:
             steps.append(_ORPHANS)
@@ -107,4 +107,4 @@ class Schedule(threading.Thread):
             self._failures += exit_code != 0
             self._last_seconds = monotonic() - began
         if exit_code and not self._stopping.is_set():
-            _log.warning("maintenance failed", exit_code=exit_code, log=LOG_NAME)
+            _log.warning("maintenance_run_failed", exit_code=exit_code, log=LOG_NAME)

@@ -1,7 +1,6 @@
-"""A Spark session that knows the tables: the pipeline's, with Iceberg's runtime.
+"""A Spark session with Iceberg's runtime and the tables' catalog. It starts at first use.
 
-Started at first use. What goes wrong in the JVM comes out as one of our errors, and a step that lost against another
-commit as `CommitConflictError`.
+Errors of the JVM become `MaintenanceFailedError`, or `CommitConflictError` if the step lost to another commit.
 """
 
 import os
@@ -48,26 +47,26 @@ class SparkSql:
         return self._session
 
     def rows(self, statement: str, *, place: str = "") -> list[dict[str, Any]]:
-        """What a statement answers."""
+        """Run a statement and return its rows."""
         try:
             return [row.asDict() for row in self.session.sql(statement).collect()]
         except (PySparkException, Py4JError) as error:
             text = str(error)
             if any(name in text for name in _CONFLICTS):
                 raise CommitConflictError(
-                    f"other commits were faster: {_reason(text)}", operation="maintain", place=place
+                    f"the step lost to another commit: {_reason(text)}", operation="maintain", place=place
                 ) from error
             raise MaintenanceFailedError(_reason(text), operation="maintain", place=place) from error
 
     def table(self, topic: TopicName) -> str:
-        """The topic's table in a statement."""
+        """Return the name of a topic's table in SQL."""
         catalog = self._settings.catalog
-        # A SQL catalog keeps namespaces as text and takes each dot for a level.
+        # A SQL catalog keeps namespaces as text, and reads each dot as a level.
         levels = topic.namespace.split(".") if catalog.type == "sql" else [topic.namespace]
         return ".".join(f"`{part}`" for part in (catalog.name, *levels, topic.name))
 
     def call(self, procedure: str, arguments: dict[str, str], *, place: str) -> list[dict[str, Any]]:
-        """Call one of Iceberg's procedures; the arguments are SQL expressions."""
+        """Call a procedure of Iceberg. The arguments are SQL expressions."""
         given = ", ".join(f"{name} => {value}" for name, value in arguments.items())
         return self.rows(f"CALL `{self._settings.catalog.name}`.system.{procedure}({given})", place=place)
 
@@ -94,7 +93,7 @@ class SparkSql:
             return builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as error:
             raise UnavailableError(
-                f"Spark cannot be started: {_reason(str(error))}", operation="maintain", place=chosen["spark.master"]
+                f"Spark did not start: {_reason(str(error))}", operation="maintain", place=chosen["spark.master"]
             ) from error
 
 
@@ -115,7 +114,7 @@ def session_properties(settings: Settings, report: Callable[[str], None] = lambd
     found = properties(base) | spark_catalog_options(settings)
     found |= {
         "spark.app.name": "icestream maintenance",
-        # Not on the class path of the JVM, with which the archive of its classes would not fit any more.
+        # On the JVM's class path they would make its class archive invalid.
         "spark.jars": ",".join(jars),
         "spark.driver.extraJavaOptions": f"{found['spark.driver.extraJavaOptions']} {_LOG_OPTION}",
         "spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS,
@@ -125,7 +124,7 @@ def session_properties(settings: Settings, report: Callable[[str], None] = lambd
 
 
 def aws_environment(settings: Settings) -> dict[str, str]:
-    """The keys of the settings where Glue's Java client looks for them: it takes no properties, unlike that of S3."""
+    """Return the store's keys as environment variables. Glue's Java client reads only these, unlike that of S3."""
     store = settings.object_store
     if settings.catalog.type != "glue" or store.access_key is None or store.secret_key is None:
         return {}
@@ -139,7 +138,7 @@ def aws_environment(settings: Settings) -> dict[str, str]:
 
 
 def jar_names(settings: Settings) -> list[str]:
-    """The jars that this catalog and this store need, beside Iceberg's runtime."""
+    """Return the names of the jars that this catalog and this store need."""
     names = ["iceberg-spark-runtime"]
     if settings.catalog.type == "glue" or settings.object_store.type == "s3":
         names.append("iceberg-aws-bundle")
@@ -149,18 +148,18 @@ def jar_names(settings: Settings) -> list[str]:
 
 
 def text(value: str) -> str:
-    """A SQL text."""
+    """Return a SQL string literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def options(values: dict[str, str | int]) -> str:
-    """A SQL map of texts."""
+    """Return a SQL map of strings."""
     return f"map({', '.join(f'{text(name)}, {text(str(value))}' for name, value in values.items())})"
 
 
 def _reason(said: str) -> str:
-    """The first line that says something; Java repeats it with every trace around."""
+    """Return the first line that names an error. Java repeats it with every stack trace."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = next((line for line in lines if "Exception:" in line or "Error:" in line), lines[0] if lines else "")
     return telling[:500] or "Spark did not say why"

@@ -1,15 +1,15 @@
-"""Putting a frame aside that cannot be written, so that everything behind it can go on.
+"""Puts a frame that cannot be written into quarantine, so that the messages after it are written.
 
-The order for a frame that has failed alone, with what a kill after each step leaves behind:
+The steps for a frame that has failed alone, and what a kill after each leaves behind:
 
-1. see that it is the frame: the workers can write something else (`control`), and its bytes are as they were
-   acknowledged. *Nothing.*
-2. write the frame into a file of its own beside the table, and read it back. *A file that nothing names; the next
+1. make sure that the frame is the cause: the workers can write something else (`worker_probe`), and the frame's bytes
+   are as they were acknowledged. *Nothing.*
+2. write the frame into a file of its own next to the table, and read it back. *A file that no table names; the next
    pipeline finds the same frame, and writes the same file.*
 3. commit the ledger past it, with an entry that says which offsets are in which file, and why. *It is in quarantine.*
 
-At most `pipeline.max_quarantined` frames of a topic are put aside, not counting those whose messages were published
-again: if more fail it is not a frame that is wrong, but the topic, and it rests with an error that says so.
+At most `pipeline.max_quarantined` frames of a topic are in quarantine, not counting those whose messages were published
+again. If more fail, the topic is the cause and not a frame: the topic waits with an error that says so.
 """
 
 import structlog
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Quarantine:
-    """Looks at each failed range, and at last has a frame put aside."""
+    """Considers each failed range, and at last puts a frame into quarantine."""
 
     def __init__(self, settings: PipelineSettings, sources: MessageSources, spark: Jobs) -> None:
         self._after = settings.quarantine_after
@@ -39,26 +39,25 @@ class Quarantine:
         self._spark = spark
 
     def consider(self, state: TopicState, failed: Written, error: IcestreamError) -> bool:
-        """Take note of a range that failed; whether that was a single frame, which is aside now and to be committed.
+        """Note a failed range. Return whether it was a single frame, whose quarantine entry is pending now.
 
-        Or was committed by somebody else meanwhile: then nothing is pending, and what follows is to be planned.
-
-        Raises what keeps a frame from being found or put aside.
+        If another pipeline has committed it meanwhile, nothing is pending. Raise if the frame cannot be found or
+        written to its file.
         """
         if not self._after or not may_be_the_messages(error) or failed.start != state.start:
             return False
         if not self._sources.has_frames(state.next_backlog):
             return False
-        poison_search = state.suspect()
+        poison_search = state.begin_poison_search()
         poison_search.failures += 1
-        poison_search.verdict = None  # somebody may have acted since
+        poison_search.verdict = None  # an operator may have acted since
         if poison_search.failures < self._after:
             return False
         try:
             ends = poison_search.ends or self._sources.frame_ends(state.next_backlog, failed.start, failed.end)
             was_alone = poison_search.is_narrowing
             if not poison_search.narrow(ends, failed.end) or not was_alone:
-                return False  # a single frame is tried once more, by itself
+                return False  # a single frame is tried once more, alone
             self._put_frame_aside(state, error)
         except IcestreamError as reason:
             poison_search.verdict = None if reason.retryable else reason
@@ -66,7 +65,7 @@ class Quarantine:
         return True
 
     def _put_frame_aside(self, state: TopicState, error: IcestreamError) -> None:
-        """Steps 1 and 2, for each table that lacks the frame."""
+        """Do steps 1 and 2, for each table that lacks the frame."""
         if needs_worker_probe(error):
             probe_workers(state, self._sources, self._spark, error)
         frame, schema = self._sources.frame_at(state.next_backlog, state.start)
@@ -77,27 +76,27 @@ class Quarantine:
             sink.take(table)
             first = table.ledger.committed_offset
             if not frame.base_offset <= first < frame.end_offset:
-                continue  # somebody else was faster
+                continue  # another pipeline was faster
             self._check_room(table, frame.base_offset, error)
             entry = quarantine_frame(table, frame, first_offset=first, reason=str(error), schema=schema)
             sink.pending = PendingCommit(
                 (), first, entry.end_offset, state.backlog.epoch, quarantined=(entry,), planned_on=table.snapshot_id
             )
             _log.error(
-                "a frame cannot be written and is in quarantine",
+                "frame_quarantined",
                 table=str(table.name),
                 first_offset=entry.first_offset,
                 last_offset=entry.end_offset - 1,
                 file=entry.file,
-                error=str(error),
+                reason=str(error),
             )
 
     def _check_room(self, table: TopicTable, offset: int, error: IcestreamError) -> None:
         count = len(table.quarantined)
         if count >= MAX_QUARANTINED:
             raise LimitReachedError(
-                f"the frame at offset {offset} cannot be written, and the table's list of frames in quarantine is as "
-                f"long as it may be, {count}: {error}",
+                f"the frame at offset {offset} cannot be written, and the table's list of quarantined frames is full "
+                f"({count}): {error}",
                 operation="quarantine",
                 place=str(table.name),
             )
@@ -105,8 +104,8 @@ class Quarantine:
             count = sum(read_retried(table, entry) is None for entry in table.quarantined)
         if count >= self._max_frames:
             raise LimitReachedError(
-                f"the frame at offset {offset} cannot be written, and {count} frames of the topic are in quarantine "
-                f"already: {error}",
+                f"the frame at offset {offset} cannot be written, and {count} frames of the topic are already in "
+                f"quarantine: {error}",
                 operation="quarantine",
                 place=str(table.name),
                 remedy="see what they have in common with `icestream quarantine list`, publish them again with "

@@ -1,8 +1,8 @@
-"""Before a frame is blamed for what nobody foresaw, the workers have to show that they can write anything else.
+"""Probes whether the workers can write at all, before a frame is blamed for an unforeseen error.
 
-A task gets everything that the failed one had, the same writers and the same source, and the frame that failed. It
-reads the frame and leaves it undecoded; in its place it writes a row that is made up, into no table's folders. If that
-fails too, or takes the worker down, then the workers are to blame, and the topic rests until somebody has seen to them.
+A probe task gets the writers, the source and the frame of the failed task. It reads the frame without decoding it, and
+writes a made-up row in its place, outside of every table's folders. If the probe fails too, or kills its worker, the
+workers are the cause, and the topic waits until they are repaired.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ class Jobs(Protocol):
 
 
 def probe_workers(state: TopicState, sources: MessageSources, spark: Jobs, error: IcestreamError) -> None:
-    """Raise unless a worker can write a row into the tables that are fed; `error` is what the frame failed with."""
+    """Raise unless a worker can write a made-up row for the tables that are fed; `error` is the frame's error."""
     start = state.start
     writers = [sink.table.writer() for sink in state.fed if sink.table is not None]
     work = Work(
@@ -46,17 +46,17 @@ def probe_workers(state: TopicState, sources: MessageSources, spark: Jobs, error
         failure = died
     if failure is not None:
         raise IcestreamError(
-            f"the workers cannot write a row that is made up either: {failure}; the messages failed with: {error}",
+            f"the workers cannot write a made-up row either: {failure}; the messages failed with: {error}",
             operation="quarantine",
             place=str(state.backlog.topic),
-            remedy="see to the workers: no frame is put aside before they can write",
+            remedy="repair the workers: no frame goes into quarantine before they can write",
             retryable=True,
         )
 
 
 @dataclass(frozen=True)
 class ProbeFetch:
-    """A `Fetch` that reads the frames of a range from where they are, and gives one row that is made up."""
+    """A `Fetch` that reads the frames of a range, and yields one made-up row in their place."""
 
     source: Fetch
     schema: pa.Schema

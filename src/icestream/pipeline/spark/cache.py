@@ -1,8 +1,8 @@
-"""The cache folder: what was obtained once and is used by every installation of this user.
+"""The cache folder: files that are obtained once and used by every installation of this user.
 
 It is `$ICESTREAM_CACHE`, else `icestream` in `$XDG_CACHE_HOME`, else `~/.cache/icestream`. Everything in it can be
-deleted at any time and is obtained again. An entry is complete from the moment it has its name: it is built under
-another name, synced and renamed, by one process at a time.
+deleted at any time and is obtained again. An entry is complete once it has its name: one process builds it under
+another name, syncs it and renames it.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ _SCRATCH = ".building-"
 
 
 class NotInstalledError(IcestreamError):
-    """A program or library that this machine lacks and that could not be obtained."""
+    """This machine lacks a program or library, and it could not be obtained."""
 
     code = "not_installed"
 
 
 def silent(_line: str) -> None:
-    """Reports to nobody."""
+    """Drop a report."""
 
 
 def cache_dir() -> Path:
@@ -38,7 +38,7 @@ def cache_dir() -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time is in the block; another waits."""
+    """Let one process at a time into the block; others wait."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -46,7 +46,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def obtain(target: Path, build: Callable[[Path], None]) -> Path:
-    """The folder or file `target`, which `build` makes at the path it is given if it is not there yet."""
+    """Return the folder or file `target`. If it is missing, `build` makes it at the path that it gets."""
     if target.exists():
         return target
     with locked(target.parent):
@@ -59,7 +59,7 @@ def obtain(target: Path, build: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """A folder in a locked one, gone after the block. Any other found there was left by a process that was killed."""
+    """Yield a folder in a locked one, removed after the block. Remove others, which killed processes left."""
     for left in folder.glob(f"{_SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
     path = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder))
@@ -70,7 +70,7 @@ def scratch(folder: Path) -> Iterator[Path]:
 
 
 def place(built: Path, target: Path) -> None:
-    """Give what was built its name, once its bytes are on the disk: a cut of the power leaves no half of it."""
+    """Sync what was built, then give it its name: a power cut leaves no half of it."""
     for path in (built, *built.rglob("*")):
         if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:

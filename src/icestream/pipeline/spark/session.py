@@ -1,12 +1,12 @@
-"""The Spark session: quick to start, warm, and silent on the network.
+"""The pipeline's Spark session. It starts fast, and its first job finds warm workers.
 
-The pipeline needs a Spark context and nothing of Spark SQL. Settings give the master and further properties; what is
-set here keeps start-up and small jobs short:
+The pipeline needs a Spark context and nothing of Spark SQL. Settings give the master and further properties. The
+properties here keep start-up and small jobs short:
 
-- no web interface, and on this machine alone everything on the loopback address: no name is looked up;
+- no web interface; with a local master everything is on the loopback address, and no name is looked up;
 - workers are forked from a process that has imported what tasks need, are kept, and are reached by Unix sockets (over
   TCP a task waited 40 ms for a delayed acknowledgement);
-- on `local[N]` a task is tried four times, as on a cluster; Spark itself would not try it again there.
+- on `local[N]` a task is tried four times, as on a cluster. Spark's default there is one try.
 """
 
 import contextlib
@@ -39,20 +39,20 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 class JobFailedError(IcestreamError):
-    """A job that Spark gave up, because one of its tasks took its worker down again and again."""
+    """Spark failed a job, because one of its tasks killed its worker several times."""
 
     code = "job_failed"
     retryable = True
 
 
 class SessionLostError(IcestreamError):
-    """The driver's JVM or the cluster is gone; only a new session helps."""
+    """The driver's JVM or the cluster is gone. A new session is needed."""
 
     code = "session_lost"
 
 
 class Spark:
-    """A Spark context and the one kind of job that is run on it. One a process."""
+    """A Spark context, and the one kind of job that runs on it. One a process."""
 
     def __init__(self, settings: Settings) -> None:
         os.environ["JAVA_HOME"] = str(java_home())
@@ -67,16 +67,16 @@ class Spark:
         self._warm_up()
 
     def run(self, parcels: Sequence[bytes]) -> list[Written]:
-        """One job: a task for each parcel."""
+        """Run one job, with a task for each parcel."""
         try:
             return self._context.parallelize(parcels, len(parcels)).mapPartitions(write_parcels).collect()
         except Py4JJavaError as error:
             if self._lost():
                 raise self._loss(error) from error
             raise JobFailedError(
-                _reason(error), operation="run job", remedy="see the pipeline's log for the worker's last words"
+                _reason(error), operation="run job", remedy="see the pipeline's log for the worker's last output"
             ) from error
-        except (Py4JError, OSError, AttributeError) as error:  # a stopped context has lost its attributes
+        except (Py4JError, OSError, AttributeError) as error:  # a stopped context has no attributes
             raise self._loss(error) from error
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Spark:
         self.close()
 
     def _warm_up(self) -> None:
-        """Have the JVM load its classes and every worker forked before the first message waits for it."""
+        """Make the JVM load its classes and fork every worker, before the first message waits."""
         count = self.parallelism
         self._context.parallelize([b""] * count, count).mapPartitions(_nothing).collect()
 
@@ -109,7 +109,7 @@ class Spark:
 
 
 class SparkOnDemand:
-    """A session that is started when the first job needs it."""
+    """A session that starts with the first job."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -133,7 +133,7 @@ class SparkOnDemand:
 
 
 def end_jvm() -> None:
-    """End the JVM behind a stopped context: PySpark keeps it for a next one, which does not come."""
+    """End the JVM of a stopped context. PySpark would keep it for a next context."""
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no other way to it
     if gateway is None:
         return
@@ -152,7 +152,7 @@ def is_local(master: str) -> bool:
 
 
 def properties(settings: Settings) -> dict[str, str]:
-    """Spark's properties: ours, and over them those that the settings give."""
+    """Return Spark's properties. Those of the settings replace ours."""
     pipeline = settings.pipeline
     master = pipeline.master
     java = f"{pipeline.java_options} {' '.join(archive_options(settings))} -Dlog4j2.configurationFile={_LOG_SETTINGS}"
@@ -184,7 +184,7 @@ def cores(master: str) -> str:
 
 @contextlib.contextmanager
 def _own_interrupt_handler() -> Iterator[None]:
-    """Keep the process's own way to stop: PySpark would have Ctrl-C cancel the job in the middle."""
+    """Keep the process's own SIGINT handler. PySpark's would cancel a running job."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -196,11 +196,11 @@ def _own_interrupt_handler() -> Iterator[None]:
 
 
 def _nothing(parcels: Iterable[bytes]) -> Iterable[bytes]:
-    """A task like those of `Spark.run`, which does nothing."""
+    """Do nothing, as a task of the same kind as those of `Spark.run`."""
     return parcels
 
 
 def _reason(error: Exception) -> str:
-    """The first line that says something; Spark repeats it with every stage and trace around."""
+    """Return the first line of the message. Spark repeats it with every stage and stack trace."""
     said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
     return (said or type(error).__name__).strip().splitlines()[0]

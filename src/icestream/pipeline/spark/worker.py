@@ -1,11 +1,11 @@
-"""The process that Spark forks its Python workers from, with everything imported that tasks need.
+"""The process that Spark forks its Python workers from. It has imported everything that tasks need.
 
-Spark starts it by name (`spark.python.daemon.module`). A fork of it is ready at once, where a plain worker would import
-for seconds, and again whenever Spark has let idle workers go.
+Spark starts it by name (`spark.python.daemon.module`). A fork of it is ready at once. A plain worker would import for
+seconds, and again whenever Spark has ended idle workers.
 
-Spark puts archives (its own Python code, its core jar) on the path of workers and has Python forget what it knows of
-the path before each task; reading the archives' directories anew took longer than a small task itself. They are taken
-off the path where the same code is installed as plain files.
+Spark puts archives (its own Python code, its core jar) on the path of workers, and clears Python's import caches before
+each task. Reading the archives' directories again took longer than a small task. So archives are taken off the path if
+the same code is installed as plain files.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def leave_archives() -> None:
-    """Take archives off the path, unless Spark's code can be found nowhere else."""
+    """Take archives off the path, unless Spark's code is nowhere else."""
     plain = [entry for entry in sys.path if not os.path.isfile(entry)]  # noqa: PTH113 - entries need not be paths
     everything, sys.path[:] = list(sys.path), plain
     sys.path_importer_cache.clear()
@@ -30,13 +30,13 @@ def leave_archives() -> None:
 
 
 def print_unless_left() -> None:
-    """Print the current exception, unless Spark has let this worker go: it does so by closing the connection."""
+    """Print the current exception, unless Spark ended this worker, which it does by closing the connection."""
     if not isinstance(sys.exception(), ConnectionError):
         traceback.print_exc()
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this worker with the process that it was forked from, whatever it waits for then."""
+    """Have the kernel kill this worker when the process that forked it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -51,7 +51,7 @@ def main() -> None:
 
     vars(daemon)["traceback"] = SimpleNamespace(print_exc=print_unless_left, format_exc=traceback.format_exc)
     gc.collect()
-    gc.freeze()  # workers collect garbage after each task; what is here now will never be any
+    gc.freeze()  # workers collect garbage after each task; objects that exist now stay
     daemon.manager()  # type: ignore[no-untyped-call]
 
 
