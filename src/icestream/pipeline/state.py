@@ -1,4 +1,4 @@
-"""What the driver remembers of a topic between passes. All of it can be lost: the truth is in the table."""
+"""What the driver remembers of its topics between passes. All of it can be lost: the truth is in the tables."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,34 +20,32 @@ from icestream.pipeline.quarantine.poison_search import PoisonSearch
 from icestream.pipeline.sources import MessageSources
 from icestream.table import TableSpec, TopicTable, WrittenFile
 
-# --------------------
-# One table that a topic's messages go to. A topic has one or two of them, each with a ledger of its own.
-
-
 CLEAN_SECONDS = 600.0
-"""How often the folders of a Parquet copy are looked through, for what pipelines that died elsewhere have left."""
+"""How often the folders of a Parquet copy are searched for files that dead pipelines left."""
 
 
 @dataclass
 class Sink:
+    """A table that a topic's messages go to. A topic has one or two, each with its own ledger."""
+
     name: TopicName
-    """The table's: that of the topic, or of its Parquet copy."""
+    """The table's name: the topic's, or that of its Parquet copy."""
     table: TopicTable | None = None
     committed: int | None = None
-    """Of the table's ledger as last seen; none before the table was opened."""
+    """The ledger's offset as last seen; None before the table was opened."""
     pending: PendingCommit | None = None
-    """Written, but not committed because the catalog was away."""
+    """Written, and not committed because the catalog was unreachable."""
     poison_search: PoisonSearch | None = None
-    """That a frame behind the committed offset cannot be written. Of this table: another one may be far ahead."""
+    """The search for a frame after the committed offset that cannot be written. Another table may be far ahead."""
     cleaned_at: float | None = None
-    """When the folders of a Parquet copy were last looked through; none: to be done before anything is written."""
+    """When the folders of a Parquet copy were last searched. None: search them before anything is written."""
 
     @property
     def is_copy(self) -> bool:
         return is_copy(self.name)
 
     def needs_opening(self, now: float) -> bool:
-        """Whether the table is not loaded, or is a copy whose folders are to be looked through again."""
+        """Return whether the table is not loaded, or is a copy whose folders are to be searched."""
         if self.pending is not None:
             return False
         return self.table is None or (self.is_copy and self._is_unclean(now))
@@ -56,23 +54,23 @@ class Sink:
         return self.cleaned_at is None or now - self.cleaned_at > CLEAN_SECONDS
 
     def forget(self) -> None:
-        """Something went wrong: the next pass looks at what is there first."""
+        """Forget the loaded table and the pending commit after an error: the next pass loads the table first."""
         self.pending = self.table = self.cleaned_at = None
 
     def take(self, table: TopicTable) -> None:
-        """Use a newly loaded state of the table: what is suspected of messages that it has passed is forgotten."""
+        """Use a newly loaded state of the table. Drop the search for a frame that the table has passed."""
         self.table, self.committed = table, table.ledger.committed_offset
         if self.poison_search is not None and not self.poison_search.passed(self.committed):
             self.poison_search = None
 
     def files_of(self, files: tuple[WrittenFile, ...]) -> tuple[WrittenFile, ...]:
-        """Those that were written for this table."""
+        """Return those that were written for this table."""
         assert self.table is not None
         own = self.table.iceberg.metadata.table_uuid
         return tuple(file for file in files if file.table_uuid == own)
 
     def pend(self, files: tuple[WrittenFile, ...], end: int, epoch: int, lost: OffsetRanges) -> None:
-        """Note what is to be committed: the messages from the ledger on to before `end`, as far as they are new."""
+        """Note a commit: the messages from the ledger's offset to before `end`, if there are any."""
         assert self.table is not None
         assert self.committed is not None
         start = self.committed
@@ -82,13 +80,13 @@ class Sink:
 
 
 JOINED_BYTES = 64 * MIB
-"""Tables that are no farther apart than this are fed from one reading of the messages."""
+"""Tables whose offsets are no farther apart than this are fed from one reading of the messages."""
 LONG_AGO = 0.0
 
 
 @dataclass
 class RetryPause:
-    """A topic that failed is left alone for a while, longer each time."""
+    """The pause of a topic that failed. It grows with each failure in a row."""
 
     first_seconds: float
     limit_seconds: float
@@ -97,9 +95,9 @@ class RetryPause:
     error: IcestreamError | None = None
 
     def fail(self, error: IcestreamError, now: float, *, again: bool = False) -> None:
-        """An error that trying again cannot heal waits the longest time at once: somebody has to act first.
+        """Note a failure. After an error that is not retryable the pause is the longest: an operator has to act.
 
-        Unless trying `again` leads somewhere: to the frame that is to blame.
+        With `again` it grows as usual: another try narrows down the frame that is the cause.
         """
         self.failures += 1
         growing = self.first_seconds * (1 << min(self.failures - 1, 30))
@@ -115,33 +113,33 @@ class TopicState:
     backlog: TopicBacklog
     pause: RetryPause
     since: float
-    """When messages that wait were first seen; meaningless while none wait."""
+    """When waiting messages were first seen. Meaningless while none wait."""
     sinks: list[Sink] = field(default_factory=list)
-    """The tables that the broker wants the messages in; the first is the one that commits are counted by."""
+    """The tables that the broker wants the messages in. Commits are counted by the first."""
     fed: tuple[Sink, ...] = ()
-    """Those that the last pass has fed, or this one feeds."""
+    """The tables that the last pass fed, or this one feeds."""
     older: TopicBacklog | None = None
-    """What lies elsewhere before the log begins, where a table does not have all of it."""
+    """Messages before the log begins that a table lacks and another origin has."""
     used_at: float = 0.0
-    """When messages of it were last handed to a job."""
+    """When a job last got messages of the topic."""
     crashed: bool = False
-    """The last try took a worker with it: the topic gets a job of its own."""
+    """The last try killed a worker: the topic gets a job of its own."""
     unreported: bool = False
-    """The log cannot be read, or can be read again, and the figures do not say so yet."""
+    """The log became unreadable, or readable again, and the figures do not say so yet."""
 
     def __post_init__(self) -> None:
         self.unreported = self.backlog.error is not None
         self._take_format()
 
     def _take_format(self) -> None:
-        """Keep the tables that still are to be fed."""
+        """Update the list of tables from the topic's format."""
         known = {sink.name: sink for sink in self.sinks}
         wanted = self.backlog.format.fed(self.backlog.topic)
         self.sinks = [known.get(name) or Sink(name) for name in wanted]
         self.fed = tuple(sink for sink in self.fed if sink in self.sinks)
 
     def update(self, backlog: TopicBacklog, seen: float) -> None:
-        """Take in what the broker says; `seen` is the earliest time at which new messages can have come."""
+        """Take a new backlog. `seen` is the earliest time at which its new messages can have come."""
         if backlog.durable_end > self.backlog.durable_end and not self.waits:
             self.since = seen
         if backlog.schema != self.backlog.schema:
@@ -158,24 +156,24 @@ class TopicState:
 
     @property
     def waits(self) -> bool:
-        """Whether messages wait, as far as is known without having seen the table."""
+        """Whether messages wait, as far as known without a look at the table."""
         return self.backlog.durable_end > (self.committed or 0)
 
     # The tables
 
     @property
     def behind(self) -> Sink:
-        """The table that has the fewest messages; it is what a pass that feeds all begins with."""
+        """The table with the fewest messages. A pass that feeds all tables begins there."""
         return min(self.sinks, key=lambda sink: -1 if sink.committed is None else sink.committed)
 
     @property
     def committed(self) -> int | None:
-        """All tables have the messages below it; none before all were opened."""
+        """All tables have the messages before this offset; None before all were opened."""
         return self.behind.committed
 
     @property
     def table(self) -> TopicTable | None:
-        """The table that is behind; none if it is not loaded."""
+        """The table that is behind; None if it is not loaded."""
         return self.behind.table
 
     @property
@@ -188,16 +186,16 @@ class TopicState:
 
     @property
     def has_left_files(self) -> bool:
-        """Whether files may lie in the folders of a Parquet copy that nobody will commit."""
+        """Whether the folders of a Parquet copy may have files that will not be committed."""
         return any(sink.is_copy and sink.cleaned_at is None and sink.pending is None for sink in self.sinks)
 
     def mark_unclean(self) -> None:
-        """Something went wrong, and may have left files where they are seen."""
+        """Note that an error may have left files in the folders of a Parquet copy."""
         for sink in self.sinks:
             sink.cleaned_at = None
 
     def release(self) -> None:
-        """Let go of the loaded tables."""
+        """Forget the loaded tables."""
         for sink in self.sinks:
             sink.table = None
 
@@ -213,14 +211,14 @@ class TopicState:
         )
 
     def take(self, sink: Sink, table: TopicTable) -> None:
-        """Use a newly loaded state of a table; raises when log and table do not fit together."""
+        """Use a newly loaded state of a table. Raise if log and table do not fit together."""
         sink.take(table)
         backlog = self.backlog
         assert sink.committed is not None
         if sink.committed > backlog.durable_end and not isinstance(backlog, CloudBacklog):
             raise DamagedError(
-                f"the table holds messages up to {sink.committed}, the log ends at {backlog.durable_end}: "
-                "the log is not the one that the table was written from",
+                f"the table holds messages up to {sink.committed}, but the log ends at {backlog.durable_end}: "
+                "the table was written from another log",
                 operation="plan",
                 place=str(backlog.topic),
                 remedy="restore the log, or delete the topic",
@@ -228,16 +226,16 @@ class TopicState:
 
     @property
     def start(self) -> int:
-        """Where the next messages of the tables that are fed begin."""
+        """Where the next messages of the fed tables begin."""
         return _start(self.fed or tuple(self.sinks))
 
     @property
     def poison_search(self) -> PoisonSearch | None:
-        """What is suspected of the next messages of the tables that are fed."""
+        """The search for a bad frame among the next messages of the fed tables; None if there is none."""
         return _suspicion(self.fed or tuple(self.sinks))
 
     def begin_poison_search(self) -> PoisonSearch:
-        """The same, which begins here if there was none; the table that lacks the messages keeps it in mind."""
+        """Return that search; begin one for the table that lacks the messages if there is none."""
         found = self.poison_search
         if found is None:
             sink = next(sink for sink in self.fed or self.sinks if (sink.committed or 0) == self.start)
@@ -246,14 +244,14 @@ class TopicState:
 
     @property
     def is_tried_again(self) -> bool:
-        """Whether a next try may find out which frame is to blame, also where the error is one that stays."""
+        """Whether another try may find the bad frame, also after an error that is not retryable."""
         return self.poison_search is not None and self.poison_search.verdict is None
 
     # What waits for them
 
     @property
     def cut_off(self) -> int | None:
-        """Where a table ends before the log begins, and what follows there is yet to be found elsewhere."""
+        """The offset at which a table ends before the log begins, with no known origin for what follows."""
         if self.committed is None:
             return None
         return next((start for sinks in self._groups() if self._held(start := _start(sinks)) is None), None)
@@ -264,7 +262,7 @@ class TopicState:
 
     @property
     def next_backlog(self) -> TopicBacklog:
-        """What holds the next messages of the tables that are fed: the log, or, before it begins, what is older."""
+        """What holds the next messages of the fed tables: the log, or, before it begins, an older origin."""
         return self._held(self.start) or self.backlog
 
     def _held(self, start: int) -> TopicBacklog | None:
@@ -274,10 +272,10 @@ class TopicState:
         return older if older is not None and older.start_offset <= start < older.durable_end else None
 
     def _groups(self) -> list[tuple[Sink, ...]]:
-        """The tables that are fed together: all, unless one has to catch up with what is not worth waiting for.
+        """Return the groups of tables that are fed together: one group, unless a table is far behind.
 
-        While it does, passes alternate between the two: nobody waits for the other, and the one that was not fed the
-        last time comes first here.
+        Then passes alternate between the two groups, so that none waits for the other. The group that was not fed the
+        last time comes first.
         """
         first, last = _start(self.sinks), max(sink.committed or 0 for sink in self.sinks)
         if (last - first) * mean_bytes(self.backlog) <= JOINED_BYTES:
@@ -287,7 +285,7 @@ class TopicState:
         return [late, ahead] if self.fed == ahead else [ahead, late]
 
     def waitings(self, end: int | None = None) -> Iterator[WaitingRange]:
-        """What waits, up to `end`, for the tables that are fed together, each in one place; none before all is open."""
+        """Yield what waits, up to `end`, for each group of tables. Nothing before all tables are open."""
         if self.committed is None:
             return
         groups = self._groups()
@@ -299,7 +297,7 @@ class TopicState:
                 yield found
 
     def waiting(self, end: int | None = None) -> WaitingRange | None:
-        """The first of them."""
+        """Return the first of them."""
         return next(self.waitings(end), None)
 
     def _waiting(self, sinks: tuple[Sink, ...], end: int | None, *, is_late: bool) -> WaitingRange | None:
@@ -328,7 +326,7 @@ class TopicState:
         )
 
     def choose(self, waiting: WaitingRange) -> None:
-        """Feed the tables that something waits for."""
+        """Feed the tables of a waiting range."""
         self.fed = tuple(sink for sink in self.sinks if sink.name in waiting.tables)
 
 
@@ -349,15 +347,13 @@ def _schema(text: str | None) -> pa.Schema:
     return STREAM_SCHEMA if text is None else stream_schema(decode_schema(text))
 
 
-# --------------------
-# The topics a pipeline looks after: what the broker or the cloud says of them, and when each is due.
-
-
 _WHOLE_LOOK_SECONDS = 60.0
-"""How often all topics are asked for, not only those that moved, so that deleted ones are forgotten."""
+"""How often all topics are listed, not only those that moved, so that deleted ones are forgotten."""
 
 
 class TopicStates:
+    """The topics of a pipeline, as the broker or the cloud lists them, and when each is due."""
+
     def __init__(self, settings: Settings, sources: MessageSources, clock: Callable[[], float]) -> None:
         self._settings = settings
         self._sources = sources
@@ -377,16 +373,16 @@ class TopicStates:
         return iter(list(self._states.values()))
 
     def refresh_all(self) -> None:
-        """Learn of everything that is there now."""
+        """List all topics."""
         self._mark, self._listed = None, set()
         while not self.look():
             pass
 
     def look(self, *, wait_seconds: float = 0.0, seen: float | None = None) -> bool:
-        """Ask the broker what has moved, and wait for it if need be; False if it has more to tell.
+        """Ask for the topics that moved, and wait for one if need be. Return False if more are to be listed.
 
-        Messages of an answer count as seen when it comes, or at `seen` if the caller was busy since then. What the
-        first answers tell of has waited for nobody knows how long, and is due at once.
+        New messages count as seen when the response comes, or at `seen` if the caller was busy since then. Messages in
+        the first responses have waited for an unknown time, and are due at once.
         """
         if self._clock() - self._looked_at_all > _WHOLE_LOOK_SECONDS:
             self._mark, self._listed = None, set()
@@ -411,18 +407,18 @@ class TopicStates:
         return answer.complete
 
     def forget(self, topic: TopicName) -> None:
-        """The topic is not what it was: ask about all of them again."""
+        """Forget a topic that has changed its identity, and list all topics again."""
         self._states.pop(topic, None)
         self._mark, self._listed = None, set()
 
     def release_tables(self, keep: int) -> None:
-        """Let go of the loaded tables beyond `keep`, those first that were not used for the longest time."""
+        """Forget the loaded tables beyond `keep`, the least recently used first."""
         loaded = sorted((state for state in self if state.is_open), key=lambda state: state.used_at)
         for state in loaded[: max(0, len(loaded) - keep)]:
             state.release()
 
     def due(self, state: TopicState, pass_seconds: float) -> float | None:
-        """When something is to be done for a topic; None while nothing is."""
+        """Return when a topic is due; None if there is nothing to do."""
         if state.unreported:
             return LONG_AGO
         if state.backlog.error is not None:

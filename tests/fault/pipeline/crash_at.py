@@ -9,6 +9,9 @@ Points in tasks: `before-write`, `mid-write` (the writer has the first batch), `
 with that offset is about to go to the writer. Points in the driver: `after-plan`, `before-commit`, `after-commit`
 (the broker does not know yet), `after-quarantine-file`.
 
+With `inline` among the points the driver runs its tasks itself, without Spark: a driver that is killed several times is
+then started again in a second. It has no workers that could be killed.
+
 The product has none of these points: this module wraps the functions around them, in the driver and, as the module
 that Spark forks its Python workers from, in the tasks. It imports late, because a worker cleans its path before it
 imports pyspark.
@@ -18,9 +21,9 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -31,6 +34,7 @@ VARIABLE = "CRASH_AT"
 _ROOT = Path(__file__).parents[3]
 TASK_POINTS = ("before-write", "mid-write", "after-write")
 DRIVER_POINTS = ("after-plan", "before-commit", "after-commit")
+INLINE = "inline"
 
 
 def crashing(points: str) -> list[str]:
@@ -85,6 +89,29 @@ def _wrap(owner: Any, name: str, *, before: str | None = None, after: str | None
     setattr(owner, name, wrapper)
 
 
+class _InlineSpark:
+    """Stands for the Spark session."""
+
+    parallelism = 2
+
+    def __init__(self, _settings: object) -> None:
+        pass
+
+    def run(self, parcels: Sequence[bytes]) -> list[Any]:
+        from icestream.pipeline.tasks import write_parcels  # noqa: PLC0415 - late, see the top
+
+        return list(write_parcels(parcels))
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 def _wrap_driver() -> None:
     from icestream.pipeline import one_pass  # noqa: PLC0415 - late, see the top
     from icestream.pipeline.quarantine.quarantine import Quarantine  # noqa: PLC0415 - late, see the top
@@ -93,6 +120,8 @@ def _wrap_driver() -> None:
 
     assert worker.__name__ == session.WORKER_MODULE
     session.WORKER_MODULE = "tests.fault.pipeline.crash_at"
+    if INLINE in os.environ[VARIABLE].split(","):
+        setattr(session, "Spark", _InlineSpark)  # noqa: B010 - a plain assignment has another type
     _wrap(one_pass.PassRunner, "_cut_ranges", after="after-plan")
     _wrap(TopicTable, "commit", before="before-commit", after="after-commit")
     _wrap(Quarantine, "_put_frame_aside", after="after-quarantine-file")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fault.pipeline import processes
-from tests.fault.pipeline.crash_at import crashing, crashing_environ
+from tests.fault.pipeline.crash_at import INLINE, crashing, crashing_environ
 from tests.fault.pipeline.oracle import PATIENCE_SECONDS, Oracle
 
 from icestream.client import Client, Producer
@@ -137,6 +137,19 @@ class Site:
             raise
         finally:
             supervisor.stop(STOP_SECONDS)
+
+    @contextlib.contextmanager
+    def crashing_process(self, points: Sequence[str], folder: Path, *topics: str) -> Iterator[Supervisor]:
+        """A supervised pipeline in which a process was killed at each point, once, while topics were published to."""
+        files = {point: folder / point for point in points if point != INLINE}
+        crash_at = [*(f"{point}@{file}" for point, file in files.items()), *([INLINE] if INLINE in points else [])]
+        for name in topics:
+            self.publish(name)
+        with self.process(crash_at=",".join(crash_at), writer={"flush_interval_ms": 50}) as pipeline:
+            with self.publishing(*topics):
+                for point, file in files.items():
+                    wait_for(f"the kill at {point}", file.exists)
+            yield pipeline
 
     # Publishing
 

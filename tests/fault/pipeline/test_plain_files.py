@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fault.pipeline.conftest import MakeSite, environ
-from tests.fault.pipeline.crash_at import DRIVER_POINTS, TASK_POINTS
+from tests.fault.pipeline.crash_at import DRIVER_POINTS, INLINE, TASK_POINTS
 from tests.fault.pipeline.harness import InlineJobs, Sections, Site, once, wait_for
 from tests.plain_files import offsets_by_glob
 
@@ -26,7 +26,7 @@ from icestream.pipeline.state import Sink
 from icestream.table import TopicTable
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-PASSES = 400 if SOAK else 40
+PASSES = 400 if SOAK else 20
 TOPICS = ("first", "second")
 
 
@@ -72,21 +72,15 @@ def copy(site: Site, name: str) -> TopicTable:
     return found
 
 
+@pytest.mark.parametrize("points", [(INLINE, *DRIVER_POINTS), TASK_POINTS], ids=["driver", "tasks"])
 def test_kills_at_every_named_point_leave_no_file_that_is_not_in_the_table(
-    site: Site, storage_format: StorageFormat, tmp_path: Path
+    site: Site, storage_format: StorageFormat, tmp_path: Path, points: tuple[str, ...]
 ) -> None:
-    points = {point: tmp_path / point for point in (*DRIVER_POINTS, *TASK_POINTS)}
-    crash_at = ",".join(f"{point}@{file}" for point, file in points.items())
-    for name in TOPICS:
-        site.publish(name)
-    with site.process(crash_at=crash_at, writer={"flush_interval_ms": 50}) as pipeline:
-        with site.publishing(*TOPICS):
-            for point, file in points.items():
-                wait_for(f"the kill at {point}", file.exists)
+    with site.crashing_process(points, tmp_path, *TOPICS) as pipeline:
         for name in TOPICS:
             end = site.oracle.end(site.topic(name))
             wait_for("the commit of all", lambda name=name, end=end: committed(site, name, storage_format) >= end)  # type: ignore[misc]
-        assert pipeline.state.starts == len(DRIVER_POINTS) + 1
+        assert pipeline.state.starts == len([point for point in points if point in DRIVER_POINTS]) + 1
         check(site, storage_format, *TOPICS)
 
 

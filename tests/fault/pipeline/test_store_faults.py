@@ -14,7 +14,7 @@ from icestream.broker_process import BrokerProcess
 from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
 from icestream_servers import RestCatalogServer, S3Server
 
-ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 6
+ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 4
 FAULTS: list[Fault] = [
     Answer(503),
     Answer(503, after_server=True),

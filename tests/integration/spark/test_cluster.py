@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from tests.integration.spark.conftest import messages
 from tests.topics import Topics
 
@@ -17,14 +16,23 @@ ROOT = Path(__file__).parents[3]
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-@pytest.mark.parametrize("name", ["spark/cluster", "spark/columns"])
-def test_the_example_reads_a_topic_on_a_cluster(
-    topics: Topics, spark_cluster: SparkCluster, tmp_path: Path, name: str
-) -> None:
-    own = pa.record_batch({"price": pa.array(range(500))}) if name == "spark/columns" else None
-    topic = topics.create(name, None if own is None else own.schema)
+EXAMPLE = ROOT / "examples" / "spark_source.py"
+ONE_AFTER_ANOTHER = """
+import runpy, sys
+example, broker, folder, *topics = sys.argv[1:]
+for number, topic in enumerate(topics):
+    sys.argv = [example, broker, topic, f"{folder}/{number}"]
+    runpy.run_path(example, run_name="__main__")
+"""
+
+
+def test_the_example_reads_topics_on_a_cluster(topics: Topics, spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """An ordinary topic, and one with columns of its own, in one driver: each gets a session."""
+    own = pa.record_batch({"price": pa.array(range(500))})
+    plain, columns = topics.create("spark/cluster", None), topics.create("spark/columns", own.schema)
     for first in range(0, 2_000, 500):
-        topics.publish(topic, messages(first, 500) if own is None else own)
+        topics.publish(plain, messages(first, 500))
+        topics.publish(columns, own)
     spark = {"spark.master": spark_cluster.master, **spark_cluster.settings()["pipeline"]["spark"]}
     spark |= {f"spark.{side}.extraJavaOptions": QUICK_START for side in ("driver", "executor")}
     spark |= {"spark.ui.enabled": "false", "spark.cores.max": "1", "spark.sql.shuffle.partitions": "1"}
@@ -32,11 +40,8 @@ def test_the_example_reads_a_topic_on_a_cluster(
     environ = {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [
-            sys.executable,
-            ROOT / "examples" / "spark_source.py",
-            topics.broker.flight,
-            str(topic),
-            tmp_path / "checkpoint",
+            *(sys.executable, "-c", ONE_AFTER_ANOTHER, EXAMPLE),
+            *(topics.broker.flight, tmp_path, str(plain), str(columns)),
         ],
         env={**os.environ, **environ, "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell"},
         capture_output=True,
@@ -45,5 +50,5 @@ def test_the_example_reads_a_topic_on_a_cluster(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "2000 messages in 1 partitions" in done.stdout
-    assert "batch 0: 2000 messages" in done.stdout
+    assert done.stdout.count("2000 messages in 1 partitions") == 2
+    assert done.stdout.count("batch 0: 2000 messages") == 2
