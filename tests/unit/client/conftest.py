@@ -1,16 +1,12 @@
-"""Fixtures: a broker that misbehaves on order, clients of it, and back-offs that cost no time."""
+"""Fixtures: back-offs that cost no time, and a check that clients end their threads."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.unit.client.fake_broker import FakeBroker
 
-from icestream import Client
 from icestream.client.connection import Backoff
-
-TOPIC = "default/t"
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -19,6 +15,10 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def icestream_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("icestream")]
 
 
 @pytest.fixture(autouse=True)
@@ -32,20 +32,5 @@ def quick_backoff() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads() -> Iterator[None]:
-    before = set(threading.enumerate())
     yield
-    eventually(lambda: not any(thread.name.startswith("icestream") for thread in set(threading.enumerate()) - before))
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-        running.stop()
-
-
-@pytest.fixture
-def client(broker: FakeBroker) -> Iterator[Client]:
-    with Client(broker.url) as connected:
-        connected.create_topic(TOPIC)
-        yield connected
+    eventually(lambda: not icestream_threads())

@@ -7,22 +7,26 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
-from tests.unit.client.fake_broker import flight_error
-from tests.unit.client.proxy import Proxy
 
 from icestream.model.errors import IcestreamError
 from icestream.model.messages import STREAM_SCHEMA
+from icestream.testing.tcp_proxy import HOST, TcpProxy
 
 DELIVERY_SCHEMA = STREAM_SCHEMA.append(pa.field("redelivery_count", pa.int32()))
 PATIENCE_SECONDS = 60.0
+
+
+def flight_error(error: IcestreamError) -> fl.FlightError:
+    return fl.FlightServerError(str(error), json.dumps(error.to_dict()).encode())
 
 
 class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
     def __init__(self, schema: pa.Schema = DELIVERY_SCHEMA) -> None:
         super().__init__("grpc://127.0.0.1:0")
         self._schema = schema
-        self._proxy = Proxy(0, self.port)
-        self.url = f"grpc://127.0.0.1:{self._proxy.port}"
+        self._proxy = TcpProxy(f"{HOST}:{self.port}")
+        self._proxy.allow()
+        self.url = f"grpc://{self._proxy.address}"
         self.changed = threading.Condition()
         self.payloads: list[bytes] = []
         self.acked: set[int] = set()
@@ -56,11 +60,10 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
 
     def cut(self) -> None:
         """Break the connections without a word, and listen again at the same address."""
-        port = self._proxy.port
-        self._proxy.cut()
+        self._proxy.refuse()
         with self.changed:
             assert self.changed.wait_for(lambda: not self._streams, PATIENCE_SECONDS)
-        self._proxy = Proxy(port, self.port)
+        self._proxy.allow()
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
@@ -75,7 +78,7 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
         with self.changed:
             self._stopping = True
             self.changed.notify_all()
-        self._proxy.cut()
+        self._proxy.close()
         self.shutdown()
 
     # ---- a stream
@@ -129,7 +132,8 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
             return offsets
 
     def _due(self, stream: "_Stream") -> list[int]:
-        wanted = [place for place in range(len(self.payloads)) if place not in self.acked and place not in stream.sent]
+        taken = self.acked | stream.sent
+        wanted = [offset for offset in range(len(self.payloads)) if offset not in taken]
         fitting = wanted[: min(self.batch_messages, stream.messages)]
         return fitting if stream.nbytes > 0 else []
 

@@ -1,18 +1,14 @@
 import threading
 
 import pytest
-from tests.unit.client.conftest import TOPIC
-from tests.unit.client.fake_broker import FakeBroker
+from tests.integration.client.broker import ScriptedBroker
+from tests.integration.client.conftest import TOPIC, icestream_threads
 
 from icestream import Client
 from icestream.model.errors import ClosedError
 
 
-def icestream_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("icestream")]
-
-
-def test_leaving_a_producer_flushes_also_when_the_block_failed(client: Client, broker: FakeBroker) -> None:
+def test_leaving_a_producer_flushes_also_when_the_block_failed(client: Client, broker: ScriptedBroker) -> None:
     class OwnError(Exception):
         pass
 
@@ -27,7 +23,7 @@ def test_leaving_a_producer_flushes_also_when_the_block_failed(client: Client, b
     assert broker.payloads() == [b"sent"]
 
 
-def test_the_callers_error_is_not_hidden_by_a_failed_flush(client: Client, broker: FakeBroker) -> None:
+def test_the_callers_error_is_not_hidden_by_a_failed_flush(client: Client, broker: ScriptedBroker) -> None:
     broker.faults.append("fatal")
 
     def fails() -> None:
@@ -48,7 +44,7 @@ def test_a_closed_producer_takes_no_more(client: Client) -> None:
         producer.send(b"y")
 
 
-def test_closing_the_client_sends_what_is_on_its_way(client: Client, broker: FakeBroker) -> None:
+def test_closing_the_client_sends_what_is_on_its_way(client: Client, broker: ScriptedBroker) -> None:
     producer = client.producer(TOPIC, linger_ms=3_600_000)
     receipt = producer.send(b"x")
     client.close()
@@ -56,9 +52,9 @@ def test_closing_the_client_sends_what_is_on_its_way(client: Client, broker: Fak
     assert broker.payloads() == [b"x"]
 
 
-def test_closing_the_client_fails_open_receipts_and_ends_all_threads(client: Client, broker: FakeBroker) -> None:
+def test_closing_the_client_fails_open_receipts_and_ends_all_threads(client: Client, broker: ScriptedBroker) -> None:
     producer = client.producer(TOPIC)
-    broker.answering.clear()
+    broker.hold_acks()
     receipt = producer.send(b"x")
     queued = producer.send(b"y")
     called = threading.Event()
@@ -75,10 +71,10 @@ def test_closing_the_client_fails_open_receipts_and_ends_all_threads(client: Cli
     with pytest.raises(ClosedError):
         client.list_topics()
     client.close()
-    broker.answering.set()
+    broker.release_acks()
 
 
-def test_closing_without_a_broker_does_not_wait(broker: FakeBroker) -> None:
+def test_closing_without_a_broker_does_not_wait(broker: ScriptedBroker) -> None:
     client = Client(broker.url)
     client.create_topic(TOPIC)
     producer = client.producer(TOPIC, retry_timeout=None)

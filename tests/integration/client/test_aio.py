@@ -1,18 +1,17 @@
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 
 import pyarrow as pa
 import pytest
-from tests.unit.client.conftest import TOPIC
-from tests.unit.client.fake_broker import FakeBroker
+from tests.integration.client.broker import VERSION, ScriptedBroker
+from tests.integration.client.conftest import TOPIC, icestream_threads
 
 import icestream.aio
 from icestream.aio import Client
 from icestream.model.errors import ClosedError, DeadlineError, InvalidMessageError, OverloadedError
 
 
-def run(broker: FakeBroker, test: Callable[[Client], Awaitable[None]]) -> None:
+def run(broker: ScriptedBroker, test: Callable[[Client], Awaitable[None]]) -> None:
     async def main() -> None:
         async with Client(broker.url) as client:
             await client.create_topic(TOPIC)
@@ -21,12 +20,12 @@ def run(broker: FakeBroker, test: Callable[[Client], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_messages_go_out_and_come_back(broker: FakeBroker) -> None:
+def test_messages_go_out_and_come_back(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         async with client.producer(TOPIC) as producer:
             receipt = await producer.send(b"hello", key=b"k", attributes={"a": "b"})
             assert await receipt == await receipt.offset == 0
-            assert (await receipt.publish_time).year == 2023
+            assert await receipt.publish_time == (await client.read(TOPIC))["publish_time"][0].as_py()
             receipts = [await producer.send(b"%d" % number) for number in range(1000)]
             assert await asyncio.gather(*(one.offset for one in receipts)) == list(range(1, 1001))
             batch = await producer.send_batch(pa.table({"payload": ["x", "y"]}))
@@ -38,37 +37,37 @@ def test_messages_go_out_and_come_back(broker: FakeBroker) -> None:
     run(broker, test)
 
 
-def test_waiting_costs_no_thread_a_message(broker: FakeBroker) -> None:
+def test_waiting_costs_no_thread_a_message(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         producer = await client.producer(TOPIC)
         await (await producer.send(b"known"))
-        broker.answering.clear()
-        before = threading.active_count()
+        broker.hold_acks()
+        before = len(icestream_threads())
         waiting = [asyncio.ensure_future((await producer.send(b"x")).result()) for _ in range(500)]
         await asyncio.sleep(0)
-        assert threading.active_count() <= before
-        broker.answering.set()
+        assert len(icestream_threads()) == before
+        broker.release_acks()
         assert await asyncio.gather(*waiting) == list(range(1, 501))
         await producer.close()
 
     run(broker, test)
 
 
-def test_a_task_that_gives_up_waiting_leaves_the_others_alone(broker: FakeBroker) -> None:
+def test_a_task_that_gives_up_waiting_leaves_the_others_alone(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         producer = await client.producer(TOPIC)
-        broker.answering.clear()
+        broker.hold_acks()
         receipt = await producer.send(b"x")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(receipt.result(), 0.01)
         other = asyncio.ensure_future(receipt.result())
-        broker.answering.set()
+        broker.release_acks()
         assert await other == 0
 
     run(broker, test)
 
 
-def test_a_full_buffer_is_awaited_and_bounded_in_time(broker: FakeBroker) -> None:
+def test_a_full_buffer_is_awaited_and_bounded_in_time(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         async with client.producer(TOPIC, max_buffer_bytes=5_000, max_batch_bytes=1_000) as producer:
             for _ in range(500):
@@ -76,17 +75,17 @@ def test_a_full_buffer_is_awaited_and_bounded_in_time(broker: FakeBroker) -> Non
                 assert producer._producer._outbox.buffered_bytes <= 5_000
             await producer.send_batch(pa.table({"payload": [b"x" * 500] * 5}))
         assert len(broker.payloads()) == 505
-        broker.answering.clear()
+        broker.hold_acks()
         producer = await client.producer(TOPIC, max_buffer_bytes=1_000, block_timeout=0.01)
         await producer.send(b"x" * 900)
         with pytest.raises(OverloadedError):
             await producer.send(b"x" * 900)
-        broker.answering.set()
+        broker.release_acks()
 
     run(broker, test)
 
 
-def test_faults_are_survived_and_failures_raised(broker: FakeBroker) -> None:
+def test_faults_are_survived_and_failures_raised(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         broker.faults.extend(["lost_ack", "retry", "drop", None, "linger"])
         async with client.producer(TOPIC, max_batch_messages=3) as producer:
@@ -104,14 +103,14 @@ def test_faults_are_survived_and_failures_raised(broker: FakeBroker) -> None:
     run(broker, test)
 
 
-def test_flush_has_a_deadline_and_close_ends_the_producer(broker: FakeBroker) -> None:
+def test_flush_has_a_deadline_and_close_ends_the_producer(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         producer = await client.producer(TOPIC)
-        broker.answering.clear()
+        broker.hold_acks()
         await producer.send(b"x")
         with pytest.raises(DeadlineError):
             await producer.flush(timeout=0.01)
-        broker.answering.set()
+        broker.release_acks()
         await producer.close()
         await producer.close()
         with pytest.raises(ClosedError):
@@ -120,7 +119,7 @@ def test_flush_has_a_deadline_and_close_ends_the_producer(broker: FakeBroker) ->
     run(broker, test)
 
 
-def test_the_callers_error_is_the_one_to_see(broker: FakeBroker) -> None:
+def test_the_callers_error_is_the_one_to_see(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         async def fails() -> None:
             async with client.producer(TOPIC) as producer:
@@ -134,7 +133,7 @@ def test_the_callers_error_is_the_one_to_see(broker: FakeBroker) -> None:
     run(broker, test)
 
 
-def test_following_waits_without_blocking_the_loop(broker: FakeBroker) -> None:
+def test_following_waits_without_blocking_the_loop(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         consumer = await client.consume(TOPIC, follow=True)
 
@@ -153,14 +152,14 @@ def test_following_waits_without_blocking_the_loop(broker: FakeBroker) -> None:
     run(broker, test)
 
 
-def test_administration_is_the_same(broker: FakeBroker) -> None:
+def test_administration_is_the_same(broker: ScriptedBroker) -> None:
     async def test(client: Client) -> None:
         assert client.url == broker.url
         assert (await client.update_topic(TOPIC, ack="memory")).ack == "memory"
         assert [topic.topic for topic in await client.list_topics()] == [TOPIC]
         assert (await client.describe_topic(TOPIC)).durable_end == 0
-        assert (await client.stats())["broker"] == {}
-        assert (await client.ping())["broker_id"] == "fake"
+        assert [topic["topic"] for topic in (await client.stats())["topics"]] == [TOPIC]
+        assert (await client.ping())["version"] == VERSION
         await client.delete_topic(TOPIC)
         assert await client.list_topics() == []
 

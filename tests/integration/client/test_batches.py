@@ -4,8 +4,8 @@ import threading
 
 import pyarrow as pa
 import pytest
-from tests.unit.client.conftest import TOPIC
-from tests.unit.client.fake_broker import FakeBroker
+from tests.integration.client.broker import ScriptedBroker
+from tests.integration.client.conftest import TOPIC
 
 from icestream import Client
 from icestream.model.errors import InvalidMessageError, TooLargeError
@@ -26,7 +26,9 @@ PAYLOADS = [b"a", b"bb", b"ccc"]
         pa.record_batch({"payload": ["a", "bb", "ccc"], "key": [b"k", None, None]}),
     ],
 )
-def test_tables_and_batches_with_a_payload_column_are_taken(client: Client, broker: FakeBroker, data: object) -> None:
+def test_tables_and_batches_with_a_payload_column_are_taken(
+    client: Client, broker: ScriptedBroker, data: object
+) -> None:
     with client.producer(TOPIC) as producer:
         receipt = producer.send_batch(data)
         assert receipt.offset == 0
@@ -55,27 +57,29 @@ def test_keys_and_attributes_of_a_table_arrive(client: Client) -> None:
     ],
 )
 def test_data_that_does_not_fit_is_refused_and_nothing_is_sent(
-    client: Client, broker: FakeBroker, data: object, says: str
+    client: Client, broker: ScriptedBroker, data: object, says: str
 ) -> None:
     with client.producer(TOPIC) as producer, pytest.raises(InvalidMessageError, match=says):
         producer.send_batch(data)
-    assert not broker.seen
+    assert not broker.requests
 
 
-def test_single_messages_and_batches_keep_their_order(client: Client, broker: FakeBroker) -> None:
-    broker.answering.clear()
+def test_single_messages_and_batches_keep_their_order(client: Client, broker: ScriptedBroker) -> None:
+    broker.hold_acks()
     with client.producer(TOPIC) as producer:
         expected = []
         for number in range(20):
             producer.send(b"single %d" % number)
             producer.send_batch(pa.table({"payload": [b"batch %d" % number]}))
             expected += [b"single %d" % number, b"batch %d" % number]
-        broker.answering.set()
+        broker.release_acks()
     assert broker.payloads() == expected
 
 
-def test_what_exceeds_the_brokers_batch_limit_is_split_by_rows(client: Client, broker: FakeBroker) -> None:
-    broker.max_batch_bytes = broker.max_message_bytes = 10_000
+@pytest.mark.parametrize(
+    "broker", [{"server": {"max_batch_bytes": 10_000, "max_message_bytes": 10_000}}], indirect=True
+)
+def test_what_exceeds_the_brokers_batch_limit_is_split_by_rows(client: Client, broker: ScriptedBroker) -> None:
     payloads = [bytes([number]) * (number * 37 % 3000) for number in range(100)]
     with client.producer(TOPIC) as producer:
         receipt = producer.send_batch(pa.table({"payload": payloads}))
@@ -83,14 +87,14 @@ def test_what_exceeds_the_brokers_batch_limit_is_split_by_rows(client: Client, b
         receipt.add_done_callback(lambda _receipt: done.set())
         assert done.wait(60)
         assert receipt.offset == 0
-        assert len(receipt.ranges) == len(broker.seen) > 1
+        assert len(receipt.ranges) == len(broker.requests) > 1
         for payload in payloads:
             producer.send(payload)
     assert broker.payloads() == payloads * 2
 
 
-def test_a_message_beyond_the_limit_is_refused_alone(client: Client, broker: FakeBroker) -> None:
-    broker.max_message_bytes = 1000
+@pytest.mark.parametrize("broker", [{"server": {"max_message_bytes": 1000}}], indirect=True)
+def test_a_message_beyond_the_limit_is_refused_alone(client: Client, broker: ScriptedBroker) -> None:
     with client.producer(TOPIC) as producer:
         producer.send(b"before")
         with pytest.raises(TooLargeError):

@@ -1,22 +1,25 @@
 """No loss, no duplicate, order kept: whatever the broker and the connection do."""
 
+import itertools
+import shutil
 import threading
-from collections import deque
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.client.conftest import TOPIC
-from tests.unit.client.fake_broker import FakeBroker
+from tests.integration.client.broker import ScriptedBroker
+from tests.integration.client.conftest import TOPIC
 
 from icestream import Client, Producer
 from icestream.client.receipt import Receipt
 from icestream.model.errors import InvalidMessageError, SequenceError, TopicNotFoundError, UnavailableError
 
+NUMBERS = itertools.count()
 FAULTS = ["retry", "drop", "lost_ack", "linger", "fatal", "gap"]
 
 
-def check(broker: FakeBroker, receipts: list[Receipt], topic: str = TOPIC) -> None:
+def check(broker: ScriptedBroker, receipts: list[Receipt], topic: str = TOPIC) -> None:
     """Receipt n is of payload n: acknowledged ones stand once, in order, at their offset; failed ones nowhere."""
     errors = [receipt.exception(timeout=60) for receipt in receipts]
     stored = [int(payload) for payload in broker.payloads(topic)]
@@ -35,7 +38,7 @@ def send_all(producer: Producer, count: int, start: int = 0) -> list[Receipt]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("place", [0, 1, 4])
-def test_one_fault_among_many_batches(client: Client, broker: FakeBroker, fault: str, place: int) -> None:
+def test_one_fault_among_many_batches(client: Client, broker: ScriptedBroker, fault: str, place: int) -> None:
     broker.faults.extend([None] * place + [fault])
     with client.producer(TOPIC, max_batch_messages=3) as producer:
         receipts = send_all(producer, 50)
@@ -54,51 +57,55 @@ def test_one_fault_among_many_batches(client: Client, broker: FakeBroker, fault:
 )
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_script_of_faults(
-    script: list[str | None], bursts: list[tuple[int, bool]], batch: int, in_flight: int, linger: int
+    client: Client,
+    broker: ScriptedBroker,
+    script: list[str | None],
+    bursts: list[tuple[int, bool]],
+    batch: int,
+    in_flight: int,
+    linger: int,
 ) -> None:
-    with FakeBroker() as broker, Client(broker.url) as client:
-        client.create_topic(TOPIC)
-        broker.faults = deque(script)
-        receipts: list[Receipt] = []
-        producer = client.producer(TOPIC, max_batch_messages=batch, max_in_flight=in_flight, linger_ms=linger)
-        for count, waits in bursts:
-            receipts += send_all(producer, count, len(receipts))
-            if waits:
-                receipts[-1].exception(timeout=60)
-        check(broker, receipts)
-        producer.close()
-        broker.stop()
+    topic = f"default/of-{next(NUMBERS)}"
+    client.create_topic(topic)
+    broker.reset(script)
+    receipts: list[Receipt] = []
+    producer = client.producer(topic, max_batch_messages=batch, max_in_flight=in_flight, linger_ms=linger)
+    for count, waits in bursts:
+        receipts += send_all(producer, count, len(receipts))
+        if waits:
+            receipts[-1].exception(timeout=60)
+    check(broker, receipts, topic)
+    producer.close()
 
 
-def test_producers_beside_a_failing_one_are_not_disturbed(client: Client, broker: FakeBroker) -> None:
+@pytest.mark.parametrize("broker", [{"topics": {"auto_create": False}}], indirect=True)
+def test_producers_beside_a_failing_one_are_not_disturbed(client: Client, broker: ScriptedBroker) -> None:
     client.create_topic("default/gone")
     lost = client.producer("default/gone")
     well = client.producer(TOPIC)
     lost.send(b"0").result()
-    del broker.topics["default/gone"]
+    client.delete_topic("default/gone")
     failed, good = lost.send(b"1"), send_all(well, 10)
     with pytest.raises(TopicNotFoundError):
         failed.result(timeout=60)
     check(broker, good)
 
 
-def test_after_a_final_failure_the_same_producer_goes_on_without_a_hole(client: Client, broker: FakeBroker) -> None:
+def test_after_a_final_failure_the_same_producer_goes_on_without_a_hole(client: Client, broker: ScriptedBroker) -> None:
     with client.producer(TOPIC, name="mine", max_batch_messages=2) as producer:
         producer.send(b"0").result()
-        broker.answering.clear()
+        broker.hold_acks()
         broker.faults.extend([None, "fatal"])
         receipts = send_all(producer, 12, start=1)
-        broker.answering.set()
+        broker.release_acks()
         errors = [receipt.exception(timeout=60) for receipt in receipts]
         assert sum(error is not None for error in errors) == 2
         assert producer.name == "mine"
-    sequences = [(frame.sequence, frame.message_count) for frame in broker.topics[TOPIC].frames]
-    ends = [sequence + count for sequence, count in sequences]
-    assert [sequence for sequence, _ in sequences] == [0, *ends[:-1]]
+    assert client.read(TOPIC)["sequence"].to_pylist() == list(range(11))
 
 
 def test_a_named_producer_whose_numbering_is_lost_fails_and_can_be_opened_again(
-    client: Client, broker: FakeBroker
+    client: Client, broker: ScriptedBroker
 ) -> None:
     producer = client.producer(TOPIC, name="mine")
     producer.send(b"0").result()
@@ -108,31 +115,33 @@ def test_a_named_producer_whose_numbering_is_lost_fails_and_can_be_opened_again(
     with pytest.raises(SequenceError):
         producer.send(b"2")
     producer.close()
-    broker._muddled.clear()
+    broker.forgotten.clear()
     with client.producer(TOPIC, name="mine") as again:
         again.send(b"3")
     assert broker.payloads() == [b"0", b"3"]
 
 
 def test_a_generated_name_changes_when_the_broker_forgot_what_it_acknowledged(
-    client: Client, broker: FakeBroker
+    client: Client, broker: ScriptedBroker, tmp_path: Path
 ) -> None:
     with client.producer(TOPIC) as producer:
-        for number in range(4):
-            producer.send(b"%d" % number).result()
+        producer.send(b"0").result()
+        producer.send(b"1").result()
         before = producer.name
-        # As after a crash of a broker that acknowledged from memory.
-        topic = broker.topics[TOPIC]
-        del topic.frames[2:]
-        topic.end = 2
-        while len(topic.sent[before]) > 2:
-            topic.sent[before].pop()
+        # As after a crash of a broker that acknowledged from memory: it goes on with an older state of its disk.
+        broker.stop()
+        shutil.copytree(broker.data_dir, tmp_path / "older")
+        broker.start()
+        producer.send(b"2").result(timeout=60)
+        producer.send(b"3").result(timeout=60)
+        broker.stop()
+        broker.start(tmp_path / "older")
         assert producer.send(b"4").result(timeout=60) == 2
         assert producer.name != before
     assert broker.payloads() == [b"0", b"1", b"4"]
 
 
-def test_sending_goes_on_after_the_broker_was_restarted(broker: FakeBroker) -> None:
+def test_sending_goes_on_after_the_broker_was_restarted(broker: ScriptedBroker) -> None:
     with Client(broker.url) as client:
         client.create_topic(TOPIC)
         producer = client.producer(TOPIC)
@@ -141,13 +150,12 @@ def test_sending_goes_on_after_the_broker_was_restarted(broker: FakeBroker) -> N
         broker.stop()
         receipts += send_all(producer, 10, start=10)
         assert not receipts[-1].done()
-        with FakeBroker(broker.public_port, broker.topics) as second:
-            check(second, receipts)
-            producer.close()
-            second.stop()
+        broker.start()
+        check(broker, receipts)
+        producer.close()
 
 
-def test_what_is_not_accepted_within_the_retry_timeout_fails(broker: FakeBroker) -> None:
+def test_what_is_not_accepted_within_the_retry_timeout_fails(broker: ScriptedBroker) -> None:
     with Client(broker.url) as client:
         client.create_topic(TOPIC)
         producer = client.producer(TOPIC, retry_timeout=0.05)
@@ -158,14 +166,16 @@ def test_what_is_not_accepted_within_the_retry_timeout_fails(broker: FakeBroker)
         producer.close()
 
 
-def test_a_broker_that_never_answers_is_given_up_after_the_retry_timeout(client: Client, broker: FakeBroker) -> None:
+def test_a_broker_that_never_answers_is_given_up_after_the_retry_timeout(
+    client: Client, broker: ScriptedBroker
+) -> None:
     producer = client.producer(TOPIC, retry_timeout=0.05)
     producer.send(b"0").result()
-    broker.answering.clear()
+    broker.hold_acks()
     receipt = producer.send(b"1")
     with pytest.raises(UnavailableError, match="not known"):
         receipt.result(timeout=60)
-    broker.answering.set()
+    broker.release_acks()
     # Stored or not, it does not come back, and what follows is stored once.
     producer.send(b"2").result(timeout=60)
     stored = broker.payloads()
@@ -174,7 +184,7 @@ def test_a_broker_that_never_answers_is_given_up_after_the_retry_timeout(client:
     assert stored.count(b"2") == 1
 
 
-def test_endless_retryable_errors_end_with_the_retry_timeout(client: Client, broker: FakeBroker) -> None:
+def test_endless_retryable_errors_end_with_the_retry_timeout(client: Client, broker: ScriptedBroker) -> None:
     producer = client.producer(TOPIC, retry_timeout=0.05, name="mine")
     broker.faults.extend(["retry"] * 1_000_000)
     with pytest.raises(UnavailableError, match="try again"):
@@ -183,7 +193,7 @@ def test_endless_retryable_errors_end_with_the_retry_timeout(client: Client, bro
     assert producer.send(b"1").result(timeout=60) == 0
 
 
-def test_flush_raises_a_failure_that_nobody_has_seen_and_only_once(client: Client, broker: FakeBroker) -> None:
+def test_flush_raises_a_failure_that_nobody_has_seen_and_only_once(client: Client, broker: ScriptedBroker) -> None:
     producer = client.producer(TOPIC)
     broker.faults.append("fatal")
     producer.send(b"0")
@@ -195,7 +205,7 @@ def test_flush_raises_a_failure_that_nobody_has_seen_and_only_once(client: Clien
     producer.close()
 
 
-def test_faults_under_many_threads_and_producers(client: Client, broker: FakeBroker) -> None:
+def test_faults_under_many_threads_and_producers(client: Client, broker: ScriptedBroker) -> None:
     topics = [f"default/n{number}" for number in range(8)]
     for topic in topics:
         client.create_topic(topic)
