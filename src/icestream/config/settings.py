@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from icestream.config.broker import (
     AuthSettings,
@@ -36,22 +35,12 @@ DEFAULT_DATA_DIR = Path("icestream-data")
 _BUCKET_SCHEMES = {"s3": "s3", "gcs": "gs"}
 
 
-class Settings(BaseSettings):
-    """Everything that can be set, immutable.
+class Settings(Section):
+    """All settings, immutable.
 
-    `Settings()` is the embedded defaults and `Settings(data_dir=...)` moves all of them: neither reads a file or the
-    environment. `load_settings` does.
+    `Settings()` holds the embedded defaults, and `Settings(data_dir=...)` moves all of them. Neither reads a file or
+    the environment. `load_settings` does.
     """
-
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        hide_input_in_errors=True,
-        case_sensitive=True,
-        env_prefix="ICESTREAM_",
-        env_nested_delimiter="__",
-    )
 
     data_dir: LocalPath = Field(
         default=DEFAULT_DATA_DIR, description="Directory for everything that no other setting puts elsewhere."
@@ -77,18 +66,6 @@ class Settings(BaseSettings):
     cloud: CloudSettings = Field(default=CloudSettings(), description="The store for cloud objects.")
     telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="OpenTelemetry's tenants and topics.")
     log: LogSettings = Field(default=LogSettings(), description="Logging.")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        *_others: PydanticBaseSettingsSource,
-        **_named: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what the caller gives: `load_settings` lays the layers over each other and knows their origins."""
-        del settings_cls
-        return (init_settings,)
 
     @model_validator(mode="before")
     @classmethod

@@ -20,8 +20,8 @@ from icestream.model.units import GIB, KIB, MIB, TIB
 Keys = tuple[str, ...]
 Mark = TypeVar("Mark")
 
-ENV_PREFIX = str(Settings.model_config.get("env_prefix"))
-ENV_DELIMITER = str(Settings.model_config.get("env_nested_delimiter"))
+ENV_PREFIX = "ICESTREAM_"
+ENV_DELIMITER = "__"
 
 # Sections that the documented layouts nest under a root of their own.
 DOCUMENTED_ROOTS: dict[Keys, Keys] = {

@@ -118,7 +118,6 @@ def test_a_light_install_has_the_commands_of_a_client() -> None:
     broker_packages = (
         "prometheus_client",
         "pydantic",
-        "pydantic_settings",
         "starlette",
         "structlog",
         "uvicorn",
