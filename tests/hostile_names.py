@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from icestream.config.reserved import RESERVED_NAMESPACES as RESERVED
+from icestream.config.telemetry import RESERVED_NAMESPACES as RESERVED
 
 
 def hostile_names() -> Iterator[str]:

@@ -1,17 +1,21 @@
 """Settings: one immutable tree from defaults, a YAML file, the environment and flags.
 
-What it guarantees:
+Guarantees:
 
-- `Settings()` alone is the embedded defaults, everything under `data_dir`; it reads neither file nor environment.
-- `load_settings` takes, for each setting, the last of default < file < environment variable < flag.
-- Wrong input is one `SettingsError` with all problems. Each is a sentence that names the key as it was written,
-  the place, the value and what is allowed. Nothing unknown is passed over.
+- `Settings()` holds the embedded defaults, everything under `data_dir`. It reads neither a file nor the environment.
+- `load_settings` takes each setting from the last of default, file, environment variable, flag that gives it.
+- Wrong input raises one `SettingsError` with all problems. Each problem is a sentence that names the key as it was
+  written, its origin, the value, and what is allowed. No unknown key is ignored.
 - Secrets appear in no repr, error or listing.
 
-One module a concern: the section classes (`server`, `auth`, `wal`, `metadata`, `table`, `pipeline`, `maintenance`,
-`subscriptions`, `query`, `cloud`)
-hold names, defaults, bounds and descriptions; `tree` reads them as data; `yaml_source` and `variables` read the file;
-`layers` checks the keys of each source; `load` joins the sources; `show` and `docs` print.
+Example::
+
+    settings = load_settings(Path("icestream.yaml"), {"server.flight_port": 0})
+    settings.wal.sync_mode
+
+`broker`, `wal`, `metadata`, `table`, `pipeline`, `cloud` and `telemetry` define the sections: names, defaults, bounds
+and descriptions. `settings` is the root. `tree` reads the definitions as data. `sources` reads file, environment and
+flags, `load` joins them, `show` prints settings and their reference.
 """
 
 from icestream.config.broker import (

@@ -1,4 +1,4 @@
-"""The broker's doors and their limits, how topics come to be, and logging."""
+"""The broker: ports and limits, authentication, topics, subscriptions, SQL queries, logging."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ from icestream.config.fields import Allowed, Secret, Section, Unit, refuse
 from icestream.model.enums import AckLevel
 from icestream.model.units import GIB, KIB, MIB, TIB
 
-_PORT = Allowed("a port up to 65535; 0 takes a free one, a negative number leaves the door shut")
+_PORT = Allowed("a port up to 65535; 0 takes a free port, a negative number turns the protocol off")
 _MAX_PORT = 65_535
 _DOORS = ("flight_port", "http_port", "danube_port", "otlp_grpc_port", "otlp_http_port")
 
@@ -22,9 +22,9 @@ def _lower(value: object) -> object:
 
 
 class ServerSettings(Section):
-    """Where the broker listens and how much it takes on. Used by the broker process."""
+    """Where the broker listens, and its limits. Used by the broker process."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address that all doors bind to.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address that all ports bind to.")
     flight_port: Port = Field(default=8815, description="Arrow Flight, the native protocol.")
     http_port: Port = Field(default=8816, description="HTTP: health, metrics, admin API and dashboard.")
     danube_port: Port = Field(default=6650, description="Danube's gRPC protocol.")
@@ -34,13 +34,13 @@ class ServerSettings(Section):
         default=16 * MIB,
         ge=1,
         le=GIB,
-        description="Largest message: payload, key and attributes together, and some 24 bytes around them.",
+        description="Largest message: payload, key and attributes together, plus about 24 bytes.",
     )
     max_batch_bytes: int = Field(
         default=64 * MIB, ge=1, le=GIB, description="Largest published batch. At least `server.max_message_bytes`."
     )
     max_topics: Annotated[int, Unit("topics")] = Field(
-        default=10_000, ge=1, le=10_000_000, description="Most topics the broker keeps; creating one more is refused."
+        default=10_000, ge=1, le=10_000_000, description="Most topics of the broker; creating one more is refused."
     )
     max_connections: Annotated[int, Unit("streams")] = Field(
         default=1_000,
@@ -57,14 +57,14 @@ class ServerSettings(Section):
     )
     allowed_origins: str = Field(
         default="",
-        description="Origins of web pages, separated by commas, that may open event streams and WebSockets besides "
-        "pages of the HTTP door itself: such as `https://shop.example`, or `null` for pages opened as files.",
+        description="Origins of other web pages that may open event streams and WebSockets, separated by commas: such "
+        "as `https://shop.example`, or `null` for pages opened as files. The broker's own pages always may.",
     )
     shutdown_timeout_ms: int = Field(
         default=30_000,
         ge=0,
         le=3_600_000,
-        description="How long a graceful stop waits for open streams before it cuts them.",
+        description="How long a graceful stop waits for open streams before it closes them.",
     )
 
     @model_validator(mode="after")
@@ -89,49 +89,46 @@ class ServerSettings(Section):
 
 
 class TopicSettings(Section):
-    """What a topic gets when nobody said otherwise. Used by the broker process."""
+    """Defaults of new topics. Used by the broker process."""
 
     auto_create: bool = Field(default=True, description="Create a topic at its first publish or subscription.")
     default_ack: AckLevel = Field(
         default=AckLevel.DISK,
-        description="When a publish is acknowledged: once the broker has it in memory, once it is synced to disk, or "
-        "once it is in the table.",
+        description="When a publish is acknowledged: when the broker has it in memory, when it is synced to disk, or "
+        "when it is in the table.",
     )
 
 
 class LogSettings(Section):
-    """What the processes say about themselves, on stderr. Used by every process."""
+    """Logging to stderr. Used by every process."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
-        default="info", description="Least severe event that is written."
+        default="info", description="Lowest severity that is logged."
     )
     format: Annotated[Literal["console", "json"], BeforeValidator(_lower)] = Field(
-        default="console", description="For people, or one JSON object a line for machines."
+        default="console", description="Text for people, or one JSON object per line for machines."
     )
-
-
-# --------------------
-# Who may come in.
 
 
 MIN_TOKEN_LENGTH = 8
 _TOKEN = re.compile(r"[!-~]+")
-"""What a header can carry as it is."""
+"""The characters that a header can carry."""
 _NAMESPACE = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 
 
 class AuthSettings(Section):
-    """Tokens, and whose they are. Used by every door."""
+    """Tokens and their namespaces. Used by every protocol."""
 
     tokens: Secret = Field(
         default=None,
-        description="Who may come in: `acme=TOKEN globex=TOKEN`, separated by white space or commas. Each token is "
-        "for one namespace, which may have several; one of `*` is for everything. Unset, no token is needed.",
+        description="Access tokens: `acme=TOKEN globex=TOKEN`, separated by white space or commas. Each token is for "
+        "one namespace; a namespace may have several. A token of `*` is for all namespaces. Unset, there is no "
+        "authentication: every client has full access.",
     )
 
     @property
     def token_pairs(self) -> list[tuple[str, str]]:
-        """Namespaces, or `*`, and tokens."""
+        """Pairs of a namespace, or `*`, and a token."""
         text = self.tokens.get_secret_value() if self.tokens is not None else ""
         pairs = [entry.partition("=") for entry in re.split(r"[\s,]+", text) if entry]
         return [(namespace, token) for namespace, _, token in pairs]
@@ -139,29 +136,28 @@ class AuthSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _nothing_is_not_unset(cls, values: Any) -> Any:
-        """A variable that somebody forgot to set must not open every door."""
+        """Refuse empty text: an environment variable that was forgotten must not turn authentication off."""
         if isinstance(values, dict) and values.get("tokens") == "":
-            refuse("tokens", "is empty: leave it out where anybody may do everything")
+            refuse("tokens", "is empty: leave it out for no authentication")
         return values
 
     @model_validator(mode="after")
     def _tokens_can_be_told_apart(self) -> Self:
         pairs = self.token_pairs
         if self.tokens is not None and not pairs:
-            refuse("tokens", "names no token: leave it out where anybody may do everything")
+            refuse("tokens", "names no token: leave it out for no authentication")
         if any(not namespace or len(token) < MIN_TOKEN_LENGTH for namespace, token in pairs):
             refuse("tokens", f"takes entries such as acme=TOKEN, with tokens of {MIN_TOKEN_LENGTH} characters or more")
         if not all(_NAMESPACE.fullmatch(namespace) for namespace, _ in pairs):
-            refuse("tokens", "has an entry for what is no namespace: letters, digits and _ - . after the first, or *")
+            refuse(
+                "tokens",
+                "has an entry without a valid namespace: a letter or digit, then letters, digits and _ - . ; or *",
+            )
         if not all(_TOKEN.fullmatch(token) for _, token in pairs):
-            refuse("tokens", "has a token with other characters than those of ASCII that can be seen")
+            refuse("tokens", "has a token with a character other than visible ASCII")
         if len({token for _, token in pairs}) < len(pairs):
             refuse("tokens", "has the same token twice")
         return self
-
-
-# --------------------
-# What subscriptions may hold, and how they keep their progress.
 
 
 class SubscriptionSettings(Section):
@@ -171,7 +167,7 @@ class SubscriptionSettings(Section):
         default=30_000,
         ge=100,
         le=86_400_000,
-        description="A consumer that is silent for so long is disconnected, and what it holds goes to others.",
+        description="A consumer that is silent for this long is disconnected; its messages go to other consumers.",
     )
     progress_interval_ms: int = Field(
         default=1_000,
@@ -201,35 +197,31 @@ class SubscriptionSettings(Section):
         default=100,
         ge=0,
         le=10_000,
-        description="With many subscriptions on a topic each lets new messages collect, at most for this long; with "
-        "few there is no delay.",
+        description="With many subscriptions on a topic, each collects new messages for at most this long; with few "
+        "there is no delay.",
     )
-
-
-# --------------------
-# What SQL over topics may use of the machine.
 
 
 class QuerySettings(Section):
     """Limits of SQL queries. Used by the query engine, which runs in the broker."""
 
     max_memory_mb: int = Field(
-        default=512, ge=16, le=1_048_576, description="Most memory of one query; one that needs more fails."
+        default=512, ge=16, le=1_048_576, description="Most memory of one query; a query that needs more fails."
     )
     timeout_ms: int = Field(
         default=60_000,
         ge=1,
         le=86_400_000,
-        description="A query that takes longer, the delivery of its result included, is ended.",
+        description="A query that takes longer, including the delivery of its result, is stopped.",
     )
     max_queries: Annotated[int, Unit("queries")] = Field(
-        default=4, ge=1, le=1_000, description="Most queries at once; one more is refused, and may be tried again."
+        default=4, ge=1, le=1_000, description="Most queries at once; one more is refused with a retryable error."
     )
     max_result_rows: Annotated[int, Unit("rows")] = Field(
         default=10_000,
         ge=1,
         le=1_000_000,
-        description="Most rows of an answer over HTTP; over Flight there is no limit.",
+        description="Most rows of a response over HTTP; over Flight there is no limit.",
     )
     max_result_bytes: int = Field(
         default=16 * MIB,

@@ -1,4 +1,4 @@
-"""Cloud objects of the log: the store they lie in and the uploader that ships them."""
+"""Cloud objects of the log: their store, and the uploader."""
 
 from typing import Annotated, Literal, Self
 
@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from icestream.config.fields import LocalPath, Secret, Section, Unit, refuse
 
-_URL_SCHEMES = {"s3": ("s3",), "gcs": ("gcs", "gs"), "azblob": ("azblob",)}  # what may stand before a bucket in `root`
+_URL_SCHEMES = {"s3": ("s3",), "gcs": ("gcs", "gs"), "azblob": ("azblob",)}  # allowed in `root`
 _BELONGS_TO = {
     "region": ("s3",),
     "endpoint": ("s3", "gcs", "azblob"),
@@ -25,22 +25,22 @@ _BELONGS_TO = {
 }
 _CREDENTIALS = ("access_key", "profile", "role_arn", "credentials_json", "credentials_path", "account_key")
 
-_MAX_PARTS = 10_000  # that `s3` takes for one object
-_MAX_OBJECT_MB = 5 * 1024 * 1024  # the largest object that `s3` takes, 5 TiB
+_MAX_PARTS = 10_000  # of one object in `s3`
+_MAX_OBJECT_MB = 5 * 1024 * 1024  # the largest object of `s3`, 5 TiB
 _MESSAGES_PERCENT = 99  # of an object; the rest is for its index
 
 
 class UploaderSettings(Section):
-    """Ships durable parts of the log to cloud objects. Used by the uploader."""
+    """Uploads durable parts of the log as cloud objects. Used by the uploader."""
 
-    enabled: bool = Field(default=False, description="Ship the log to the store that `cloud` names.")
+    enabled: bool = Field(default=False, description="Upload the log to the store that `cloud` names.")
     interval_seconds: int = Field(default=300, ge=1, le=86_400, description="Time between upload cycles.")
     root_prefix: str = Field(default="/icestream-data", description="Prefix of all object names, below `cloud.root`.")
     max_object_mb: int | None = Field(
         default=1_024,
         ge=1,
         le=_MAX_OBJECT_MB,
-        description="Largest object of one cycle; unset, a cycle ships all there is.",
+        description="Largest object; unset, a cycle uploads all there is as one object.",
     )
     threads: Annotated[int, Unit("threads")] = Field(
         default=2, ge=1, le=64, description="How many topics are uploaded at the same time."
@@ -49,11 +49,11 @@ class UploaderSettings(Section):
         default=10.0,
         ge=0.0,
         le=3_600.0,
-        description="How long a broker that stops may take for a last upload and for giving offsets back.",
+        description="How long a stopping broker may take for a last upload and for releasing reserved offsets.",
     )
 
     def check_parts(self, cloud: "CloudSettings") -> None:
-        """Raise where a large object would be too large for the store, or have too many parts."""
+        """Raise if an object could be too large for the store, or have too many parts."""
         limit = min(cloud.part_mb * _MAX_PARTS, _MAX_OBJECT_MB) * _MESSAGES_PERCENT // 100
         if cloud.backend == "s3" and self.max_object_mb is not None and self.max_object_mb > limit:
             refuse(
@@ -64,16 +64,16 @@ class UploaderSettings(Section):
 
 
 class CloudRetentionSettings(Section):
-    """When cloud objects of topics with a table may go, once the table is confirmed to have them. Used by retention.
+    """When cloud objects of topics with a table are deleted, once the table has them. Used by retention.
 
-    A topic without a table has its own retention, which its objects follow.
+    A topic without a table has its own retention.
     """
 
     time_minutes: int | None = Field(
         default=1_440,
         ge=1,
         le=60 * 24 * 3660,
-        description="Delete objects whose newest message is older than this; unset, age does not matter.",
+        description="Delete objects whose newest message is older than this; unset, no limit.",
     )
     size_mb: int | None = Field(
         default=None, ge=1, le=1024 * 1024 * 1024, description="Delete the oldest objects of a topic beyond this size."
@@ -88,11 +88,11 @@ class CloudSettings(Section):
     )
     root: str | None = Field(
         default=None,
-        description="Where objects go: `s3://bucket/prefix`, `gcs://bucket/prefix`, `container/prefix`, a directory "
-        "for `fs`, any name for `memory`.",
+        description="Where objects are stored: `s3://bucket/prefix`, `gcs://bucket/prefix`, `container/prefix`, a "
+        "directory for `fs`, any name for `memory`.",
     )
     region: str | None = Field(default=None, description="Region of an `s3` bucket.")
-    endpoint: str | None = Field(default=None, description="URL of the service, for MinIO, Azurite and the like.")
+    endpoint: str | None = Field(default=None, description="URL of the service, for MinIO, Azurite and similar stores.")
     access_key: Secret = Field(
         default=None, description="Access key of `s3`; unset, the environment's credentials are used."
     )
@@ -103,7 +103,7 @@ class CloudSettings(Section):
     anonymous: bool = Field(default=False, description="Send requests without a signature, for public buckets.")
     virtual_host_style: bool = Field(default=False, description="Address `s3` buckets by host name instead of path.")
     project: str | None = Field(
-        default=None, description="Google Cloud project of `gcs`, for people: a bucket is found by its name alone."
+        default=None, description="Google Cloud project of `gcs`. Informational: a bucket is found by its name alone."
     )
     credentials_json: Secret = Field(default=None, description="Service account of `gcs`, as JSON text.")
     credentials_path: LocalPath | None = Field(default=None, description="Service account of `gcs`, as a file.")
@@ -113,25 +113,25 @@ class CloudSettings(Section):
         default=10_000,
         ge=100,
         le=600_000,
-        description="How long one request may take, the transfer of a part included, before it is tried again.",
+        description="How long one request may take, including the transfer of a part, before it is retried.",
     )
     max_retries: Annotated[int, Unit("retries")] = Field(
         default=5,
         ge=0,
         le=20,
-        description="How often a request is tried again, with growing pauses, before the store counts as unavailable.",
+        description="How often a request is retried, with growing pauses, before the store counts as unavailable.",
     )
     part_mb: int = Field(
         default=8,
         ge=5,
         le=1_024,
-        description="Objects larger than this travel in parts of this size; `s3` allows 10,000 parts an object.",
+        description="Objects larger than this are sent in parts of this size; `s3` allows 10,000 parts per object.",
     )
     parallel_parts: Annotated[int, Unit("parts")] = Field(
-        default=4, ge=1, le=64, description="Parts of one object on the way at a time; each is held in memory."
+        default=4, ge=1, le=64, description="Parts of one object that are sent at a time; each is held in memory."
     )
     retention: CloudRetentionSettings = Field(
-        default=CloudRetentionSettings(), description="When objects of topics with a table may go."
+        default=CloudRetentionSettings(), description="When objects of topics with a table are deleted."
     )
 
     @model_validator(mode="after")

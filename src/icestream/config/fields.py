@@ -1,4 +1,4 @@
-"""What the section classes are made of: the base class, field types, and marks that the reference reads."""
+"""Parts of the section classes: base class, field types, marks for the reference, secrets, and errors."""
 
 import re
 import types
@@ -9,9 +9,7 @@ from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, field_validator
 
-# --------------------
-# Hides secrets wherever settings are shown: repr, errors, the `config show` command.
-
+# Secrets are hidden wherever settings are shown: repr, errors, `config show`
 
 MASK = "**********"
 
@@ -24,17 +22,17 @@ _QUERY = re.compile(
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a free-form property of this name likely holds a secret."""
+    """Return whether a free-form property of this name likely holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def mask_text(text: str) -> str:
-    """`text` without the password of a URI's user and without secret query parameters."""
+    """Return `text` without the password in a URI and without secret query parameters."""
     return _QUERY.sub(rf"\1{MASK}", _USERINFO.sub(rf"\1:{MASK}@", text))
 
 
 def masked(value: object) -> object:
-    """`value` as plain data that YAML and JSON can hold, with secrets hidden."""
+    """Return `value` as plain data for YAML and JSON, with secrets hidden."""
     if isinstance(value, SecretStr):
         return MASK
     if isinstance(value, str | Path):
@@ -62,25 +60,25 @@ class DefaultText:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a field takes, where its type does not say it well enough."""
+    """What a field accepts, if its type does not say enough."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit of a number whose documented name does not carry it."""
+    """The unit of a number whose name does not carry it."""
 
     text: str
 
 
 def union_members(annotation: object) -> tuple[object, ...]:
-    """The alternatives of `A | B | None`; a plain type is its own only alternative."""
+    """Return the members of `A | B | None`; a plain type is its own only member."""
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 class BrokenRuleError(ValueError):
-    """A rule between settings is broken; `phrase` follows the name of `key`."""
+    """A rule between settings is broken. `phrase` follows the name of `key`."""
 
     def __init__(self, key: str, phrase: str) -> None:
         super().__init__(f"{key} {phrase}")
@@ -94,7 +92,7 @@ def refuse(key: str, phrase: str) -> NoReturn:
 
 
 def plain_input(annotation: object, value: object) -> object:
-    """Empty text unsets an optional value, and `true` is not the number 1."""
+    """Turn empty text into None for an optional value, and refuse a boolean for a number."""
     members = union_members(annotation)
     if value == "" and type(None) in members:
         return None
@@ -104,7 +102,7 @@ def plain_input(annotation: object, value: object) -> object:
 
 
 class Section(BaseModel):
-    """A part of the tree: immutable, without unknown keys, and silent about secrets."""
+    """A part of the tree: immutable, without unknown keys. Its repr hides secrets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -136,13 +134,9 @@ LocalPath = Annotated[Path, BeforeValidator(_usable_path), AfterValidator(_expan
 Secret = SecretStr | None
 
 
-# --------------------
-# What is wrong with the settings, all of it at once.
-
-
 @dataclass(frozen=True)
 class SettingProblem:
-    """One sentence that names the key, where it was given, what was given and what is allowed."""
+    """One problem. `message` is a sentence with the key, its origin, the given value and what is allowed."""
 
     key: str
     place: str
@@ -153,7 +147,7 @@ class SettingProblem:
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` has one entry for each thing to repair."""
+    """The settings cannot be used. `problems` holds one entry for each thing to correct."""
 
     def __init__(self, problems: Iterable[SettingProblem]) -> None:
         self.problems = list(problems)

@@ -1,4 +1,4 @@
-"""Lays the layers over each other: defaults, then the file, then the environment, then flags."""
+"""Loading settings: defaults, then the file, then the environment, then flags; each overrides the ones before."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from icestream.config.fields import MASK, BrokenRuleError, SettingProblem, SettingsError, masked
 from icestream.config.settings import Settings
-from icestream.config.sources import Given, Layer, environment_layer, file_layer, flag_layer, read_yaml
+from icestream.config.sources import GivenValue, Layer, environment_layer, file_layer, flag_layer, read_yaml
 from icestream.config.tree import Keys, Leaf, leaves
 
 _MAX_SHOWN = 120
@@ -18,7 +18,7 @@ _MAX_SHOWN = 120
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings, and for each key that is not at its default the place where it was given."""
+    """Settings, and the origin of each value that is not a default."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -29,10 +29,10 @@ def load_settings(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The effective settings.
+    """Return the effective settings.
 
-    `path` is a YAML file or none, `overrides` are flags by dotted key (`{"server.flight_port": 0}`; None is a flag that
-    was not given), `environ` is the process's environment unless given. Raises SettingsError with every problem found.
+    `path` is a YAML file or None. `overrides` are flags by dotted key (`{"server.flight_port": 0}`); None is a flag
+    that was not given. `environ` is the process's environment by default. Raise `SettingsError` with every problem.
     """
     return load_with_origins(path, overrides, environ).settings
 
@@ -42,14 +42,14 @@ def load_with_origins(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """As `load_settings`, with the origin of each value."""
+    """Return the effective settings and the origin of each value; see `load_settings`."""
     variables = os.environ if environ is None else environ
     layers = [
         file_layer(read_yaml(path, variables)) if path else Layer(),
         environment_layer(variables),
         flag_layer(overrides or {}),
     ]
-    given: dict[Keys, Given] = {}
+    given: dict[Keys, GivenValue] = {}
     for layer in layers:
         given |= layer.given
     problems = [problem for layer in layers for problem in layer.problems]
@@ -62,7 +62,7 @@ def load_with_origins(
     return Loaded(settings, {value.leaf.key: value.place for value in given.values()})
 
 
-def _nested(given: Mapping[Keys, Given]) -> dict[str, Any]:
+def _nested(given: Mapping[Keys, GivenValue]) -> dict[str, Any]:
     root: dict[str, Any] = {}
     for path, value in given.items():
         level = root
@@ -72,8 +72,8 @@ def _nested(given: Mapping[Keys, Given]) -> dict[str, Any]:
     return root
 
 
-def _problems(error: ValidationError, given: Mapping[Keys, Given], *, fields_only: bool) -> list[SettingProblem]:
-    """One sentence a setting. Rules between settings are left out while some could not be read (`fields_only`)."""
+def _problems(error: ValidationError, given: Mapping[Keys, GivenValue], *, fields_only: bool) -> list[SettingProblem]:
+    """Return one problem per setting. With `fields_only`, leave out rules between settings: some could not be read."""
     by_path = {leaf.path: leaf for leaf in leaves()}
     found: dict[Keys, SettingProblem] = {}
     for detail in error.errors(include_url=False, include_input=False):
@@ -89,7 +89,7 @@ def _problems(error: ValidationError, given: Mapping[Keys, Given], *, fields_onl
     return list(found.values())
 
 
-def _rule_problem(leaf: Leaf, given: Given | None, phrase: str) -> SettingProblem:
+def _rule_problem(leaf: Leaf, given: GivenValue | None, phrase: str) -> SettingProblem:
     if given is None:
         return SettingProblem(leaf.key, "default", f"{leaf.key} {phrase}")
     return SettingProblem(
@@ -97,7 +97,7 @@ def _rule_problem(leaf: Leaf, given: Given | None, phrase: str) -> SettingProble
     )
 
 
-def _value_problem(leaf: Leaf, given: Given) -> SettingProblem:
+def _value_problem(leaf: Leaf, given: GivenValue) -> SettingProblem:
     shown = _shown(leaf, given.value)
     return SettingProblem(given.key, given.place, f"{given.key} ({given.place}) is {shown}; it takes {leaf.allowed}")
 

@@ -11,7 +11,7 @@ _ENDPOINT = r"^(https?://)?(\[[0-9A-Fa-f:.%]+\]|[^\s/@:,\[\]]+):[0-9]{1,5}/?$"
 
 
 def _endpoints(value: object) -> object:
-    """Text with one or several addresses, or a list of them."""
+    """Split text with one or several addresses; leave a list alone."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -20,22 +20,22 @@ def _endpoints(value: object) -> object:
 
 
 class MetadataSettings(Section):
-    """Where topics, subscriptions and leases are kept. Used by the metadata store."""
+    """Where topics, subscriptions and object descriptors are kept. Used by the metadata store."""
 
     etcd_endpoint: Annotated[
         tuple[Annotated[str, StringConstraints(pattern=_ENDPOINT)], ...],
         BeforeValidator(_endpoints),
         Allowed(
-            "an address `host:port`, several with commas between, or a list of them; `https://` before one means TLS"
+            "an address `host:port`, several separated by commas, or a list of them; `https://` before one means TLS"
         ),
         DefaultText("none"),
     ] = Field(default=(), description="Keep metadata in this etcd cluster instead of SQLite.")
     etcd_ca_file: LocalPath | None = Field(
         default=None,
-        description="Certificates (PEM) that etcd's are checked with. Setting it means TLS, as `https://` does.",
+        description="CA certificates (PEM) for etcd's certificate. Setting it turns TLS on, as `https://` does.",
     )
     etcd_cert_file: LocalPath | None = Field(
-        default=None, description="Certificate (PEM) to show to etcd. Needs `metadata.etcd_key_file`."
+        default=None, description="Client certificate (PEM) for etcd. Needs `metadata.etcd_key_file`."
     )
     etcd_key_file: LocalPath | None = Field(
         default=None, description="Private key (PEM) of the certificate. Needs `metadata.etcd_cert_file`."
@@ -49,17 +49,17 @@ class MetadataSettings(Section):
         StringConstraints(pattern=r"^(/[^\s/]+)*$", max_length=256),
         Allowed("nothing, or a path such as `/production/icestream`"),
         DefaultText("none"),
-    ] = Field(default="", description="Stands before every key, so that several installations can share an etcd.")
+    ] = Field(default="", description="Prefix of every key, so that several installations can share an etcd.")
     etcd_timeout_ms: int = Field(
         default=10_000,
         ge=100,
         le=600_000,
-        description="How long etcd is asked, endpoint after endpoint, before a call fails with a retryable error.",
+        description="How long a call tries etcd's endpoints in turn before it fails with a retryable error.",
     )
-    in_memory: bool = Field(default=False, description="Keep metadata in memory only: for tests, all is gone at exit.")
+    in_memory: bool = Field(default=False, description="Keep metadata in memory only, for tests: it is lost at exit.")
     sqlite_path: Annotated[LocalPath, DefaultText("{data_dir}/metadata.db")] = Field(
         default=Path("icestream-data/metadata.db"),
-        description="The SQLite file, used when neither of the others is chosen.",
+        description="The SQLite file, used if neither etcd nor memory is chosen.",
     )
 
     @model_validator(mode="after")
@@ -80,5 +80,5 @@ class MetadataSettings(Section):
     def _no_plain_endpoint_with_certificates(self) -> Self:
         has_files = self.etcd_ca_file is not None or self.etcd_cert_file is not None
         if has_files and any(endpoint.startswith("http://") for endpoint in self.etcd_endpoint):
-            refuse("etcd_endpoint", "cannot be http:// while certificates are set: say https://, or no scheme")
+            refuse("etcd_endpoint", "cannot be http:// while certificates are set: use https://, or no scheme")
         return self

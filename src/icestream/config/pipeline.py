@@ -1,4 +1,4 @@
-"""The Spark pipeline: where it runs, how much it takes on at once, and how it goes on after a failure."""
+"""The Spark pipeline and table maintenance: where they run, their limits, and retries."""
 
 from typing import Annotated, Self
 
@@ -7,10 +7,7 @@ from pydantic import Field, model_validator
 from icestream.config.fields import Allowed, DefaultText, Section, Unit, refuse
 from icestream.model.units import GIB, KIB, MIB, TIB
 
-# --------------------
-# What Spark takes for a master. Checked with the settings, because Spark itself answers with the stack of its JVM.
-
-
+# What Spark accepts as a master. It is checked here, because Spark itself reports a wrong one with a JVM stack trace.
 _COUNT = r"0*[1-9][0-9]*"
 _LOCAL = rf"local(\[({_COUNT}|\*)( *, *{_COUNT})?\])?"
 _LOCAL_CLUSTER = rf"local-cluster\[ *{_COUNT} *, *{_COUNT} *, *{_COUNT} *\]"
@@ -19,7 +16,7 @@ _STANDALONE = rf"spark://{_ADDRESS}(,{_ADDRESS})*"
 
 MASTER_PATTERN = rf"^({_LOCAL}|{_LOCAL_CLUSTER}|{_STANDALONE}|yarn|k8s://[^\s]+)$"
 MASTER_TEXT = Allowed(
-    "`local`, `local[N]`, `local[*]`, `local[N,M]` (N cores, M tries of a task), `local-cluster[N,CORES,MB]`, "
+    "`local`, `local[N]`, `local[*]`, `local[N,M]` (N cores, M attempts per task), `local-cluster[N,CORES,MB]`, "
     "`spark://host:port` (several `host:port` with commas), `yarn` or `k8s://…`"
 )
 
@@ -27,17 +24,19 @@ MASTER_TEXT = Allowed(
 class PipelineSettings(Section):
     """How the log becomes tables; `writer` says when. Used by the pipeline, and by the broker that runs it."""
 
-    enabled: bool = Field(default=True, description="Whether `icestream serve` runs a pipeline beside the broker.")
+    enabled: bool = Field(default=True, description="Whether `icestream serve` also runs a pipeline.")
     master: Annotated[str, MASTER_TEXT] = Field(
         default="local[*]",
         pattern=MASTER_PATTERN,
         description="The Spark master: `local[N]` for N cores of this machine, or a cluster's URL.",
     )
     topics: str = Field(
-        default="*", min_length=1, description="The topics it writes, as a pattern with `*` and `?` over whole names."
+        default="*",
+        min_length=1,
+        description="The topics it writes, as a pattern with `*` and `?` that matches whole names.",
     )
     parallelism: Annotated[int, Unit("tasks")] = Field(
-        default=0, ge=0, le=10_000, description="Tasks that run at once; 0 takes as many as Spark has cores."
+        default=0, ge=0, le=10_000, description="Tasks that run at once; 0 means as many as Spark has cores."
     )
     max_task_bytes: int = Field(
         default=128 * MIB,
@@ -49,24 +48,27 @@ class PipelineSettings(Section):
         default=GIB,
         ge=64 * KIB,
         le=1024 * GIB,
-        description="About the most bytes of log in one pass; a larger backlog goes out in several. "
+        description="About the most bytes of log in one pass; a larger backlog takes several passes. "
         "At least `pipeline.max_task_bytes`.",
     )
     max_pass_topics: Annotated[int, Unit("topics")] = Field(
-        default=1_000, ge=1, le=100_000, description="Most topics that one pass writes; the others come next."
+        default=1_000,
+        ge=1,
+        le=100_000,
+        description="Most topics that one pass writes; the next pass writes the others.",
     )
     poll_interval_ms: int = Field(
         default=50,
         ge=5,
         le=60_000,
-        description="Shortest time between two questions to the broker whether there are new messages.",
+        description="Shortest time between two requests to the broker for new messages.",
     )
     broker_timeout_ms: int = Field(
         default=10_000,
         ge=0,
         le=86_400_000,
-        description="How long a broker may not answer before topics are read from cloud objects, where `cloud.backend` "
-        "is set; the pipeline goes back to a broker that answers again.",
+        description="How long a broker may be unreachable before the pipeline reads topics from cloud objects, if "
+        "`cloud.backend` is set. The pipeline returns to the broker when it is reachable again.",
     )
     commit_threads: Annotated[int, Unit("threads")] = Field(
         default=8, ge=1, le=256, description="Tables that are committed at the same time."
@@ -75,30 +77,29 @@ class PipelineSettings(Section):
         default=1_000,
         ge=1,
         le=3_600_000,
-        description="How long a topic rests after a failure; twice as long after each further one.",
+        description="How long a topic pauses after a failure; the pause doubles with each further failure.",
     )
     max_retry_interval_ms: int = Field(
         default=60_000,
         ge=1,
         le=86_400_000,
-        description="Longest rest of a topic that keeps failing. At least `pipeline.retry_interval_ms`.",
+        description="Longest pause of a topic that keeps failing. At least `pipeline.retry_interval_ms`.",
     )
     quarantine_after: Annotated[int, Unit("failures")] = Field(
         default=5,
         ge=0,
         le=1_000,
-        description="How often the same messages may fail before the frame that is to blame is looked for and put "
-        "aside, so that those behind it go on; 0 never puts one aside. Only failures that messages can be the cause of "
-        "count.",
+        description="How often the same messages may fail before the pipeline finds the faulty frame and puts it into "
+        "quarantine, so that later messages are written; 0 turns this off. Only failures that messages cause count.",
     )
     max_quarantined: Annotated[int, Unit("frames")] = Field(
         default=10,
         ge=1,
         le=1_000,
-        description="Most frames of a topic that are put aside, not counting those that were published again with "
-        "`icestream quarantine retry`. If more fail the topic rests instead.",
+        description="Most frames of a topic in quarantine, not counting those that were published again with "
+        "`icestream quarantine retry`. If more fail, the topic pauses instead.",
     )
-    ui: bool = Field(default=False, description="Whether Spark's web interface is opened; off, start-up is quicker.")
+    ui: bool = Field(default=False, description="Whether Spark's web interface is on; without it, start-up is quicker.")
     driver_memory_mb: int = Field(
         default=512, ge=256, le=65_536, description="Heap of the driver's JVM; messages never pass through it."
     )
@@ -110,20 +111,20 @@ class PipelineSettings(Section):
         default=True, description="Whether the JVM's classes are loaded from an archive in the cache folder, if made."
     )
     spark: dict[str, str] = Field(
-        default={}, description="More Spark properties, such as `spark.executor.memory`; they win over what is derived."
+        default={}, description="More Spark properties, such as `spark.executor.memory`; they override derived ones."
     )
     restart_interval_ms: int = Field(
         default=1_000,
         ge=1,
         le=3_600_000,
-        description="How long `icestream serve` waits before it starts a dead pipeline again; up to a minute as it "
+        description="How long `icestream serve` waits before it restarts a pipeline that died; up to a minute if it "
         "keeps dying.",
     )
     log_max_bytes: int = Field(
         default=16 * MIB,
         ge=64 * KIB,
         le=16 * GIB,
-        description="Size at which the pipeline's log is begun anew; the one before is kept beside it.",
+        description="Size at which the pipeline's log file is rotated; one older file is kept.",
     )
 
     @model_validator(mode="after")
@@ -135,18 +136,14 @@ class PipelineSettings(Section):
         return self
 
 
-# --------------------
-# Table maintenance: what is done to tables beside writing them, when, and with how much.
-
-
 SAFE_ORPHAN_AGE_HOURS = 24
-"""A file that is not in the table yet may be on its way into it; Iceberg, too, refuses a shorter time."""
+"""A commit under way may still add a younger file to the table. Iceberg refuses a shorter time, too."""
 
 
 class MaintenanceSettings(Section):
     """How tables are kept fast and small. Used by `icestream maintain`, and by the broker that runs it."""
 
-    enabled: bool = Field(default=True, description="Whether `icestream serve` runs maintenance now and then.")
+    enabled: bool = Field(default=True, description="Whether `icestream serve` runs maintenance.")
     interval_minutes: int = Field(
         default=60, ge=1, le=43_200, description="Time between the end of one run and the next."
     )
@@ -154,7 +151,7 @@ class MaintenanceSettings(Section):
         default=24,
         ge=1,
         le=8_760,
-        description="Orphan files are looked for in the first run, and then after this time: it lists whole tables.",
+        description="The first run looks for orphan files, later ones only after this time: it lists whole tables.",
     )
     master: Annotated[str | None, MASTER_TEXT, DefaultText("`pipeline.master`")] = Field(
         default=None, pattern=MASTER_PATTERN, description="The Spark master for maintenance."
@@ -169,7 +166,7 @@ class MaintenanceSettings(Section):
         default=5,
         ge=2,
         le=100_000,
-        description="Neighbouring small files are compacted when there are so many, or when they fill a target file.",
+        description="Adjacent small files are compacted if there are this many, or if they fill a target file.",
     )
     max_rewrite_bytes: int = Field(
         default=2 * GIB,
@@ -181,20 +178,20 @@ class MaintenanceSettings(Section):
         default=24, ge=1, le=87_600, description="Older snapshots are expired, unless a branch or tag names them."
     )
     min_snapshots: Annotated[int, Unit("snapshots")] = Field(
-        default=10, ge=1, le=100_000, description="So many of the newest snapshots stay, whatever their age."
+        default=10, ge=1, le=100_000, description="This many of the newest snapshots stay, at any age."
     )
     orphan_age_hours: int = Field(
         default=72,
         ge=SAFE_ORPHAN_AGE_HOURS,
         le=87_600,
-        description="Files that no snapshot names are removed when they are older. A commit that is under way names "
-        "its files only at its end, so this must be longer than any commit takes.",
+        description="Files that no snapshot names are removed if they are older. A commit names its files only at its "
+        "end, so this must be longer than any commit takes.",
     )
     min_manifests: Annotated[int, Unit("manifests")] = Field(
-        default=32, ge=2, le=100_000, description="With so many manifests, they are rewritten to few."
+        default=32, ge=2, le=100_000, description="This many manifests are rewritten into fewer."
     )
     conflict_tries: Annotated[int, Unit("tries")] = Field(
-        default=5, ge=1, le=100, description="How often a step that lost to other commits is tried in all."
+        default=5, ge=1, le=100, description="How often a step is tried in all, if other commits win against it."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Effective settings for people and machines, secrets hidden."""
+"""Printing effective settings, with secrets hidden, and the reference of all settings."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from icestream.config.tree import DOCUMENTED_ROOTS, Leaf, leaves
 
 
 def value_of(settings: Settings, leaf: Leaf) -> object:
-    """The leaf's value as plain data, secrets hidden."""
+    """Return the value as plain data, with secrets hidden."""
     found: object = settings
     for name in leaf.path:
         assert isinstance(found, BaseModel)
@@ -23,7 +23,7 @@ def value_of(settings: Settings, leaf: Leaf) -> object:
 
 
 def to_tree(loaded: Loaded, *, origins: bool = False) -> dict[str, Any]:
-    """Nested plain data; with `origins`, each value becomes `{"value": …, "origin": …}`."""
+    """Return nested plain data. With `origins`, each value becomes `{"value": …, "origin": …}`."""
 
     def entry(leaf: Leaf) -> object:
         value = value_of(loaded.settings, leaf)
@@ -33,7 +33,7 @@ def to_tree(loaded: Loaded, *, origins: bool = False) -> dict[str, Any]:
 
 
 def to_yaml(loaded: Loaded, *, origins: bool = False) -> str:
-    """YAML, one line a setting; with `origins`, each line ends with a comment that says where its value is from."""
+    """Return YAML, one line per setting. With `origins`, each line ends with a comment that names the origin."""
     lines: list[str] = []
     section: tuple[str, ...] = ()
     for leaf in leaves():
@@ -42,7 +42,7 @@ def to_yaml(loaded: Loaded, *, origins: bool = False) -> str:
             if section[: depth + 1] != above[: depth + 1]:
                 lines.append(f"{'  ' * depth}{name}:")
         section = above
-        # A JSON value is a YAML value too, and never needs a second line.
+        # A JSON value is a YAML value too, and fits on one line.
         text = json.dumps(value_of(loaded.settings, leaf), ensure_ascii=False)
         comment = f"  # {_origin(loaded.origins, leaf)}" if origins else ""
         lines.append(f"{'  ' * len(above)}{leaf.path[-1]}: {text}{comment}")
@@ -63,9 +63,7 @@ def _nest(entry: Callable[[Leaf], object]) -> dict[str, Any]:
     return root
 
 
-# --------------------
-# The reference of all settings as Markdown, generated from the tree.
-
+# The reference of all settings, as Markdown
 
 _INTRODUCTION = """\
 # Settings
@@ -92,8 +90,8 @@ catalog:
     token: ${CATALOG_TOKEN}
 ```
 
-`icestream config check` says what is wrong with a file, and `icestream config show --origin` shows what is in force
-and where it came from. An unknown key, a key given twice or a value out of bounds is an error, never a warning.
+`icestream config check` reports what is wrong with a file. `icestream config show --origin` shows the effective
+settings and where each comes from. An unknown key, a key given twice or a value out of bounds is an error.
 Relative paths are relative to the working directory, and `~` is the home directory.
 
 In the file, `${NAME}` is replaced by an environment variable, `${NAME:-text}` by `text` if that variable is unset or
@@ -103,7 +101,7 @@ variable is a JSON object. Secrets are never printed.
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_INTRODUCTION, *_sections(), *_names(), *_other_variables()]).rstrip() + "\n"
 
 
@@ -133,7 +131,7 @@ def _row(leaf: Leaf) -> str:
 
 def _names() -> Iterator[str]:
     yield "## Documented layouts\n"
-    yield "A file may also nest sections under these roots; it means the same as the sections at the top level:\n"
+    yield "A file may also nest sections under these roots, with the same meaning as at the top level:\n"
     for path, sections in DOCUMENTED_ROOTS.items():
         names = ", ".join(f"`{section}`" for section in sections)
         yield f"- `{'.'.join(path)}`: {names}"
@@ -142,4 +140,4 @@ def _names() -> Iterator[str]:
 
 def _other_variables() -> Iterator[str]:
     names = ", ".join(f"`{name}`" for name in sorted(OTHER_VARIABLES))
-    yield f"These variables are not settings and are left alone: {names}. Any other `ICESTREAM_…` variable is an error."
+    yield f"These variables are not settings: {names}. Any other `ICESTREAM_…` variable is an error."

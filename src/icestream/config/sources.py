@@ -1,4 +1,4 @@
-"""One layer of settings (file, environment or flags) as a list of single values, with keys checked."""
+"""The sources of settings: YAML file, environment, flags. Each becomes a layer of single values with checked keys."""
 
 import difflib
 import json
@@ -13,29 +13,27 @@ import yaml
 from icestream.config.fields import SettingProblem, SettingsError
 from icestream.config.tree import ENV_DELIMITER, ENV_PREFIX, Branch, Keys, Leaf, file_tree, find, leaves, named_tree
 
-# --------------------
-# References to environment variables in a file's values.
-#
-# `${NAME}` is the variable's value, `${NAME:-text}` is `text` when it is unset or empty, and `$${` is a plain `${`.
-
+# References to environment variables in a file's values
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _BODY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
-class ValueProblem(Exception):  # noqa: N818  it becomes a SettingProblem, and says so
-    """One value of a file cannot be used; the text is a phrase that follows the key's name."""
+class ValueProblem(Exception):  # noqa: N818 - it becomes a SettingProblem
+    """One value of a file cannot be used. The text is a phrase that follows the key's name."""
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """`text` with each reference replaced."""
+    """Replace `${NAME}` by the variable, `${NAME:-text}` by `text` if it is unset or empty, and `$${` by `${`."""
 
     def replacement(match: re.Match[str]) -> str:
         if match.group() == "$${":
             return "${"
         body = _BODY.fullmatch(match.group(1) or "")
         if body is None:
-            raise ValueProblem("has a ${ that is no reference: write ${NAME}, ${NAME:-default}, or $${ for a plain ${")
+            raise ValueProblem(
+                "has a ${ that is not a reference: write ${NAME}, ${NAME:-default}, or $${ for a plain ${"
+            )
         name, default = body.groups()
         value = environ.get(name)
         if default is not None:
@@ -49,9 +47,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
-# --------------------
-# A settings file: safe YAML, small, without duplicate keys, with references to the environment replaced.
-
+# A settings file: safe YAML, bounded in size, without duplicate keys
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_VALUES = 10_000
@@ -63,7 +59,7 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 @dataclass
 class FileContent:
-    """Nested plain data, where each key stands, and what was wrong with single values."""
+    """Nested plain data, the file and line of each key, and the problems of single values."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Keys, str] = field(default_factory=dict)
@@ -71,7 +67,7 @@ class FileContent:
 
 
 def read_yaml(path: Path, environ: Mapping[str, str]) -> FileContent:
-    """The file's content. Raises SettingsError if it cannot be read as a whole."""
+    """Read the file. Raise `SettingsError` if it cannot be read as a whole."""
     text = _read(path)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -107,7 +103,7 @@ def _unreadable(place: str, phrase: str) -> SettingsError:
 
 
 class _Reader:
-    """Walks the nodes itself, because a plain load hides duplicate keys and line numbers."""
+    """Reads YAML nodes, because a plain load hides duplicate keys and line numbers."""
 
     def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -136,7 +132,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node) -> object:
         if node.tag == _TIMESTAMP:
-            return str(node.value)  # no setting is a date, and text is what was meant
+            return str(node.value)  # no setting is a date
         try:
             value: object = self._constructor.construct_object(node)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -175,13 +171,13 @@ class _Reader:
         return f"{self._path}, line {node.start_mark.line + 1}"
 
 
-# Variables with our prefix that are not settings: they belong to commands, clients and test runs.
+# Variables with the prefix that are not settings: commands, clients and test runs use them.
 OTHER_VARIABLES = frozenset(f"{ENV_PREFIX}{name}" for name in ("BROKER", "CONFIG", "TOKEN", "SOAK", "CACHE", "DEBUG"))
 
 
 @dataclass(frozen=True)
-class Given:
-    """A value, the setting it is for, and the key and place where somebody wrote it."""
+class GivenValue:
+    """A value, its setting, and the key and place where it was written."""
 
     leaf: Leaf
     value: object
@@ -195,11 +191,11 @@ class Given:
 
 @dataclass
 class Layer:
-    given: dict[Keys, Given] = field(default_factory=dict)
+    given: dict[Keys, GivenValue] = field(default_factory=dict)
     problems: list[SettingProblem] = field(default_factory=list)
 
-    def add(self, new: Given) -> None:
-        """Take a value. A setting may be given twice only by two names in one section, and with equal values."""
+    def add(self, new: GivenValue) -> None:
+        """Add a value. A setting may be given twice only by two names in one section, with equal values."""
         old = self.given.setdefault(new.leaf.path, new)
         if old is new or (old.written[0] == new.written[0] and str(old.value) == str(new.value)):
             return
@@ -223,7 +219,7 @@ def _walk(layer: Layer, branch: Branch, values: Mapping[str, Any], above: Keys, 
         if child is None:
             layer.refuse(key, place, f"is not a known key{_hint(name, branch, above)}")
         elif isinstance(child, Leaf):
-            layer.add(Given(child, value, written, place))
+            layer.add(GivenValue(child, value, written, place))
         elif isinstance(value, Mapping):
             _walk(layer, child, value, written, places)
         elif value is not None:
@@ -240,7 +236,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         found = find(named_tree(), written)
         if isinstance(found, Leaf):
             for value in _variable_values(layer, found, text, place):
-                layer.add(Given(found, value, written, place))
+                layer.add(GivenValue(found, value, written, place))
         else:
             layer.problems.append(
                 SettingProblem(name, place, f"{name} is not a known environment variable{_near_variable(name)}")
@@ -249,18 +245,18 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def _variable_values(layer: Layer, leaf: Leaf, text: str, place: str) -> Iterator[object]:
-    """The value of a variable; a mapping is given as a JSON object."""
+    """Yield the value of a variable. A mapping is given as a JSON object."""
     if not leaf.mapping:
         yield text
         return
     try:
         yield json.loads(text)
     except (ValueError, RecursionError):
-        layer.refuse(leaf.key, place, f"takes {leaf.allowed} as a JSON object, and this is not valid JSON")
+        layer.refuse(leaf.key, place, f"takes {leaf.allowed} as a JSON object; the value is not valid JSON")
 
 
 def flag_layer(overrides: Mapping[str, object]) -> Layer:
-    """Dotted keys with values; None is a flag that was not given."""
+    """Return the layer of flags, by dotted key. None is a flag that was not given."""
     layer = Layer()
     for key, value in overrides.items():
         if value is None:
@@ -268,14 +264,14 @@ def flag_layer(overrides: Mapping[str, object]) -> Layer:
         written = tuple(key.split("."))
         found = find(named_tree(), written)
         if isinstance(found, Leaf):
-            layer.add(Given(found, value, written, "flag"))
+            layer.add(GivenValue(found, value, written, "flag"))
         else:
             layer.refuse(key, "flag", f"is not a known key{_flag_hint(written)}")
     return layer
 
 
 def _flag_hint(written: Keys) -> str:
-    """The hint at the first name that leads nowhere; a section itself is not a setting."""
+    """Return the hint for the first unknown name of a key. A section itself is not a setting."""
     for depth in range(len(written) - 1, -1, -1):
         branch = find(named_tree(), written[:depth])
         if isinstance(branch, Branch):
@@ -284,7 +280,7 @@ def _flag_hint(written: Keys) -> str:
 
 
 def _hint(name: str, branch: Branch, above: Keys) -> str:
-    """`; did you mean …? Allowed here: …`."""
+    """Return a suggestion and the allowed names."""
     near = [".".join((*above, found)) for found in difflib.get_close_matches(name, branch.children, n=1)]
     near += [leaf.key for leaf in leaves() if leaf.path[-1] == name]
     near += difflib.get_close_matches(".".join((*above, name)), [leaf.key for leaf in leaves()], n=1)

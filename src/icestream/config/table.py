@@ -1,4 +1,4 @@
-"""The Iceberg side: catalog, warehouse storage, what the pipeline writes and how tables are read."""
+"""Iceberg tables: catalog, object store, layout, writing and reading."""
 
 from typing import Annotated, Literal, Self
 
@@ -17,23 +17,23 @@ class StorageSettings(Section):
     """The kind of storage behind topics. Used by the storage facade."""
 
     type: Literal["iceberg"] = Field(
-        default="iceberg", description="Topics are Iceberg tables; there is no other kind."
+        default="iceberg", description="Topics are Iceberg tables; there is no other type."
     )
     format: StorageFormat = Field(
         default=StorageFormat.ICEBERG,
-        description="What messages become: Iceberg tables, plain Parquet files by date and hour, or both, "
-        "which is for moving from the one to the other. The pipeline does as its broker says.",
+        description="What messages are written as: Iceberg tables, plain Parquet files by date and hour, or both, to "
+        "move from the one to the other. The pipeline uses its broker's setting.",
     )
     parquet_path: Annotated[
         str | None,
         DefaultText(
-            "`parquet` beside the warehouse: `{data_dir}/parquet`; `-parquet` in a bucket that is the warehouse itself"
+            "`parquet` next to the warehouse: `{data_dir}/parquet`; `-parquet` in a bucket that is the warehouse itself"
         ),
     ] = Field(
         default=None,
-        description="Where plain Parquet files are put, a directory or a URI that is not in the warehouse: "
-        "`{parquet_path}/{namespace}/{topic}/date=2026-11-30/hour=09/….parquet`, by publish time in UTC. A topic's "
-        "files stay where they began.",
+        description="Where plain Parquet files are written, a directory or a URI outside the warehouse: "
+        "`{parquet_path}/{namespace}/{topic}/date=2026-11-30/hour=09/….parquet`, by publish time in UTC. A topic "
+        "keeps the path that it began with.",
     )
 
 
@@ -49,7 +49,8 @@ class CatalogSettings(Section):
         str | None,
         DefaultText("for types `sql` and `memory` `{data_dir}/warehouse`, or the object store's bucket; else none"),
     ] = Field(
-        default=None, description="Where tables are put: a directory, a URI, or the name a REST catalog knows it by."
+        default=None,
+        description="Where tables are stored: a directory, a URI, or the warehouse name of a REST catalog.",
     )
     timeout_seconds: int = Field(
         default=30,
@@ -59,11 +60,11 @@ class CatalogSettings(Section):
     )
     scan_planning: Literal["client", "server"] = Field(
         default="client",
-        description="Who finds the files of a read: icestream, or a `rest` catalog that offers it.",
+        description="Who plans which files a read needs: icestream, or a `rest` catalog that supports it.",
     )
     properties: dict[str, str] = Field(
         default={},
-        description="More properties for the catalog library, such as `s3.endpoint`; they win over what is derived.",
+        description="More properties for the catalog library, such as `s3.endpoint`; they override derived ones.",
     )
 
     @model_validator(mode="after")
@@ -107,7 +108,7 @@ class TableSettings(Section):
         default=256 * MIB,
         ge=MIB,
         le=16 * GIB,
-        description="A data file is closed when it has about this size; a property of tables made from now on.",
+        description="A data file is closed when it has about this size; applies to tables created from now on.",
     )
     row_group_bytes: int = Field(
         default=32 * MIB,
@@ -118,10 +119,10 @@ class TableSettings(Section):
     bloom_filter_columns: str = Field(
         default="trace_id",
         description="Names of columns, separated by commas, that get bloom filters wherever a topic has them: "
-        "looking up one value then reads little. A property of tables made from now on.",
+        "a look-up of one value then reads little. It applies to tables created from now on.",
     )
     compression: Literal["zstd", "snappy", "lz4", "gzip", "none"] = Field(
-        default="zstd", description="Codec of data files; a property of tables made from now on."
+        default="zstd", description="Codec of data files; applies to tables created from now on."
     )
     compression_level: Annotated[int, Unit("level of the codec")] = Field(
         default=1, ge=1, le=22, description="Level of `zstd` or `gzip` (which has 9); the others have none."
@@ -130,7 +131,7 @@ class TableSettings(Section):
         default=100,
         ge=2,
         le=100_000,
-        description="With this many, a commit drops the oldest ones; those that a branch or tag names stay.",
+        description="At this number, a commit drops the oldest ones; those that a branch or tag names stay.",
     )
     manifest_merge_count: Annotated[int, Unit("manifests")] = Field(
         default=16, ge=2, le=10_000, description="This many manifests of similar size are merged by the next commit."
@@ -139,7 +140,7 @@ class TableSettings(Section):
         default=20,
         ge=1,
         le=10_000,
-        description="Older metadata files that are kept; a property of tables made from now on.",
+        description="Older metadata files that are kept; applies to tables created from now on.",
     )
     unused_file_grace_seconds: int = Field(
         default=600,
@@ -167,7 +168,7 @@ class WriterSettings(Section):
         default=5_000,
         ge=1,
         le=86_400_000,
-        description="Waiting messages are written after this time, however few they are.",
+        description="Waiting messages are written after this time, even if they are few.",
     )
     max_memory_bytes: int = Field(
         default=128 * MIB, ge=64 * KIB, le=64 * GIB, description="Most message bytes that one write task holds."
@@ -175,10 +176,10 @@ class WriterSettings(Section):
 
 
 class ReaderSettings(Section):
-    """How tables are followed and replayed. Used by readers."""
+    """How topics are read. Used by readers."""
 
     poll_interval_ms: int = Field(
-        default=1_000, ge=1, le=3_600_000, description="How often the table is asked for a new snapshot."
+        default=1_000, ge=1, le=3_600_000, description="How often readers look for a new snapshot of the table."
     )
     max_concurrent_reads: Annotated[int, Unit("files")] = Field(
         default=10, ge=1, le=1_024, description="Most data files that one reader reads at once."
@@ -196,7 +197,7 @@ class ReaderSettings(Section):
         default=60_000,
         ge=0,
         le=86_400_000,
-        description="Longest that a reader holds up the removal of segments or cloud objects; then it reads the table.",
+        description="Longest time that a reader delays the removal of segments or objects; then it reads the table.",
     )
     cloud_prefetch_bytes: int = Field(
         default=16 * MIB,

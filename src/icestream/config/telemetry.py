@@ -1,4 +1,8 @@
-"""Whose OpenTelemetry it is, how much, and what its topics look like."""
+"""OpenTelemetry: tenants, limits, and the layout of their topics.
+
+The reserved names are listed here because settings load without the packages that define them. A test compares the
+columns with the schemas of `icestream.telemetry`.
+"""
 
 import re
 from typing import Annotated, Literal, NamedTuple, Self
@@ -6,8 +10,128 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from icestream.config.fields import Allowed, DefaultText, Section, Unit, refuse
-from icestream.config.reserved import TENANT_RULE, is_tenant, why_no_column, why_no_header
 from icestream.model.units import GIB, MIB, TIB
+
+RESERVED_NAMESPACES = frozenset({"icestream", "information_schema", "pg_catalog", "sys", "system", "temp"})
+"""Names that query engines or icestream itself use. Names that begin with `_` are reserved too."""
+TENANT_RULE = (
+    "a tenant's name is 1 to 100 of A-Z a-z 0-9 _ - . and begins with a letter or a digit; reserved are "
+    + ", ".join(sorted(RESERVED_NAMESPACES))
+)
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
+
+TELEMETRY_COLUMNS = frozenset(
+    [
+        "aggregation_temporality",
+        "attributes",
+        "attributes_otlp",
+        "attributes_types",
+        "body",
+        "body_otlp",
+        "body_type",
+        "bucket_counts",
+        "count",
+        "description",
+        "dropped_attributes_count",
+        "dropped_events_count",
+        "dropped_links_count",
+        "end_time_unix_nano",
+        "event_name",
+        "events",
+        "exemplars",
+        "explicit_bounds",
+        "flags",
+        "is_monotonic",
+        "kind",
+        "links",
+        "max",
+        "metadata",
+        "metadata_otlp",
+        "metadata_types",
+        "min",
+        "name",
+        "negative",
+        "observed_time_unix_nano",
+        "parent_span_id",
+        "positive",
+        "quantile_values",
+        "resource",
+        "resource_schema_url",
+        "scale",
+        "scope",
+        "scope_schema_url",
+        "service_name",
+        "severity_number",
+        "severity_text",
+        "span_id",
+        "start_time_unix_nano",
+        "status_code",
+        "status_message",
+        "sum",
+        "time",
+        "time_unix_nano",
+        "trace_id",
+        "trace_state",
+        "type",
+        "unit",
+        "value_double",
+        "value_int",
+        "zero_count",
+        "zero_threshold",
+    ]
+)
+"""The columns of the three telemetry topics."""
+ENVELOPE_COLUMNS = ("_offset", "_publish_time", "_producer", "_sequence")
+"""The columns that the broker adds to every row. Names that begin with one of them are reserved too."""
+ENGINE_COLUMNS = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
+"""The column names of query engines."""
+
+USED_HEADERS = frozenset(
+    [
+        "authorization",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "te",
+        "transfer-encoding",
+        "user-agent",
+    ]
+)
+"""Headers that have another meaning in every request."""
+
+
+def is_tenant(name: str) -> bool:
+    """Return whether a tenant can have this name."""
+    return _TENANT.fullmatch(name) is not None and name.lower() not in RESERVED_NAMESPACES
+
+
+def why_no_column(name: str) -> str | None:
+    """Return why a promoted attribute cannot have the column `name`, as a phrase after it; None if it can.
+
+    Case makes no difference, as in query engines.
+    """
+    folded = name.lower()
+    if folded in TELEMETRY_COLUMNS:
+        return "is a column of telemetry"
+    if folded.startswith(ENVELOPE_COLUMNS):
+        return f"is reserved, as are names that begin with {', '.join(ENVELOPE_COLUMNS)}"
+    if folded in ENGINE_COLUMNS:
+        return "is a column name of query engines"
+    return None
+
+
+def why_no_header(name: str) -> str | None:
+    """Return why a header cannot name a tenant or a dataset, as a phrase after the setting; None if it can."""
+    if name in USED_HEADERS:
+        return "is a header with another meaning: choose your own, such as x-tenant-id"
+    if name.startswith("grpc-") or name.endswith("-bin"):
+        return "is a header that gRPC reserves or reads as bytes: choose one without grpc- before it and -bin after it"
+    return None
+
 
 _HEADER = r"^[a-z0-9][a-z0-9\-]*$"
 _HEADER_TEXT = Allowed("a header's name of up to 100 small letters, digits and -, such as x-team")
@@ -21,23 +145,23 @@ class PromotedAttribute(NamedTuple):
 
 
 class TelemetrySettings(Section):
-    """OpenTelemetry's signals as tenants' topics. Used by the OTLP doors."""
+    """OpenTelemetry: tenants, limits, and the layout of their topics. Used by the OTLP servers."""
 
     tenants: str = Field(
         default="",
-        description="Tenants that are known besides those that `auth.tokens` names, separated by commas.",
+        description="Known tenants, separated by commas, besides the namespaces in `auth.tokens`.",
     )
     auto_create_tenants: Annotated[bool | None, DefaultText("true without `auth.tokens`, else false")] = Field(
-        default=None, description="Take in tenants that nobody has named before."
+        default=None, description="Accept tenants that are not named in the settings."
     )
     default_tenant: str | None = Field(
-        default="default", description="The tenant of requests that name none; unset, they are refused."
+        default="default", description="The tenant of requests that name none; unset, such requests are refused."
     )
     tenant_header: Annotated[str, _HEADER_TEXT] = Field(
         default="x-tenant-id",
         pattern=_HEADER,
         max_length=100,
-        description="Header that names the tenant, in small letters. A tenant's own token leaves no choice.",
+        description="Header that names the tenant, in small letters. A token for one tenant overrides it.",
     )
     dataset_header: Annotated[str, _HEADER_TEXT] = Field(
         default="x-dataset-id",
@@ -48,30 +172,30 @@ class TelemetrySettings(Section):
     tenant_attribute: str | None = Field(
         default=None,
         max_length=200,
-        description="Attribute of resources that names their tenant, so that a request may carry those of several.",
+        description="Resource attribute that names the tenant; one request may then carry data of several tenants.",
     )
     promoted_attributes: str = Field(
         default="",
-        description="Attributes that get a column of their own, separated by commas: `key`, `key=column`, and with "
-        "`resource:` or `scope:` before it where it is not one of the span, log record or data point.",
+        description="Attributes with their own column, separated by commas: `key` or `key=column`; `resource:` or "
+        "`scope:` before it if the attribute is not one of the span, log record or data point.",
     )
     partition: Literal["hour", "day", "none"] = Field(
-        default="day", description="How new topics' tables are partitioned, by the time of publishing."
+        default="day", description="How tables of new topics are partitioned, by publish time."
     )
     max_request_bytes: int = Field(
         default=8 * MIB,
         ge=1024,
         le=GIB,
-        description="Largest request, after decompression. One is decoded at a time, and takes up to 90 times as much.",
+        description="Largest request, after decompression. One is decoded at a time, in up to 90 times its size.",
     )
     max_request_rows: Annotated[int, Unit("rows")] = Field(
         default=100_000, ge=1, le=1_000_000, description="Most spans, log records or data points of a request."
     )
     max_bytes_per_second: Annotated[int | None, Unit("bytes")] = Field(
-        default=None, ge=1, le=TIB, description="Of a tenant's requests, after decompression; unset, without limit."
+        default=None, ge=1, le=TIB, description="Limit of a tenant's requests, after decompression; unset, no limit."
     )
     max_requests_per_second: Annotated[int | None, Unit("requests")] = Field(
-        default=None, ge=1, le=1_000_000, description="Of a tenant; unset, without limit."
+        default=None, ge=1, le=1_000_000, description="Limit of a tenant; unset, no limit."
     )
     max_topics_per_tenant: Annotated[int, Unit("topics")] = Field(
         default=30, ge=1, le=100_000, description="Most telemetry topics of a tenant; each dataset has up to three."
@@ -80,13 +204,13 @@ class TelemetrySettings(Section):
         default=10_000,
         ge=1,
         le=10_000_000,
-        description="Most tenants whose rates are remembered, and whose requests are counted by name.",
+        description="Most tenants whose rates are limited and whose requests are counted by name.",
     )
     max_metric_tenants: Annotated[int, Unit("tenants")] = Field(
         default=100,
         ge=0,
         le=100_000,
-        description="Most tenants with series of their own in the metrics; the others are one, `(other)`.",
+        description="Most tenants with their own metric series; all others share one, `(other)`.",
     )
 
     @property
@@ -109,9 +233,9 @@ class TelemetrySettings(Section):
     def _tenants_have_legal_names(self) -> Self:
         for tenant in self.named_tenants:
             if not is_tenant(tenant):
-                refuse("tenants", f"names {tenant!r}, which can be no tenant: {TENANT_RULE}")
+                refuse("tenants", f"names {tenant!r}, which is not a valid tenant: {TENANT_RULE}")
         if self.default_tenant is not None and not is_tenant(self.default_tenant):
-            refuse("default_tenant", f"can be no tenant: {TENANT_RULE}")
+            refuse("default_tenant", f"is not a valid tenant: {TENANT_RULE}")
         return self
 
     @model_validator(mode="after")
@@ -120,12 +244,12 @@ class TelemetrySettings(Section):
             if reason := why_no_header(getattr(self, key)):
                 refuse(key, reason)
         if self.dataset_header == self.tenant_header:
-            refuse("dataset_header", "is telemetry.tenant_header too: each needs a header of its own")
+            refuse("dataset_header", "equals telemetry.tenant_header: each needs its own header")
         return self
 
     @model_validator(mode="after")
     def _promoted_columns_are_free(self) -> Self:
-        """A column that tables do not take would have every request refused, and senders do not repeat those."""
+        """Refuse columns that tables cannot have: every request would be refused, and senders do not repeat those."""
         seen: dict[str, PromotedAttribute] = {}
         for attribute in self.promoted:
             key, column = attribute.key, attribute.column

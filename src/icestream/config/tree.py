@@ -1,6 +1,6 @@
-"""The tree as data: every setting with its key, environment variable, type, bounds and default.
+"""The settings as data: each with its key, environment variable, type, bounds and default.
 
-The reference, the checks of keys and the error messages all read this, so they cannot disagree.
+The reference, the checks of keys and the error messages use this, so they always agree.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Mark = TypeVar("Mark")
 ENV_PREFIX = "ICESTREAM_"
 ENV_DELIMITER = "__"
 
-# Sections that the documented layouts nest under a root of their own.
+# Sections that documented files nest under another root.
 DOCUMENTED_ROOTS: dict[Keys, Keys] = {
     ("storage", "iceberg_config"): ("catalog", "object_store", "wal", "writer", "reader"),
     ("wal_cloud",): ("wal", "uploader", "cloud", "metadata"),
@@ -61,7 +61,7 @@ class Leaf:
 
     @property
     def types(self) -> tuple[object, ...]:
-        """The alternatives it accepts, without `Annotated`."""
+        """The types it accepts, without `Annotated`."""
         members = union_members(self.info.annotation)
         return tuple(get_args(member)[0] if get_origin(member) is Annotated else member for member in members)
 
@@ -90,13 +90,13 @@ class Leaf:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """`ge`, `gt` and `le`, those that are set."""
+        """Those of `ge`, `gt` and `le` that are set."""
         found = ((name, getattr(mark, name, None)) for mark in self.info.metadata for name in ("ge", "gt", "le"))
         return {name: value for name, value in found if value is not None}
 
     @property
     def allowed(self) -> str:
-        """What it takes, as a phrase that follows "takes"."""
+        """What it accepts, as a phrase after "takes"."""
         mark = self._mark(Allowed)
         if mark is not None:
             return mark.text
@@ -106,7 +106,7 @@ class Leaf:
 
     @property
     def default(self) -> str:
-        """The default as it would stand in YAML."""
+        """The default, as written in YAML."""
         mark = self._mark(DefaultText)
         if mark is not None:
             return mark.text
@@ -154,7 +154,7 @@ class Leaf:
 
 @dataclass
 class Branch:
-    """A level of nested keys. Two names of one setting lead to the same leaf."""
+    """A level of nested keys. Two names of one setting have the same leaf."""
 
     children: dict[str, "Branch | Leaf"] = field(default_factory=dict)
 
@@ -171,7 +171,7 @@ def _branch(model: type[BaseModel], path: Keys) -> Branch:
 
 
 def find(branch: Branch, path: Keys) -> Branch | Leaf | None:
-    """What stands at `path`, if anything."""
+    """Return the branch or leaf at `path`, or None."""
     found: Branch | Leaf | None = branch
     for name in path:
         found = found.children.get(name) if isinstance(found, Branch) else None
@@ -187,13 +187,13 @@ def _leaves(branch: Branch) -> list[Leaf]:
 
 @lru_cache(maxsize=1)
 def leaves() -> tuple[Leaf, ...]:
-    """Every setting once, in the order of the reference."""
+    """Return every setting once, in the order of the reference."""
     return tuple(_leaves(_branch(Settings, ())))
 
 
 @lru_cache(maxsize=1)
 def named_tree() -> Branch:
-    """The keys that environment and flags may use: each setting, by all of its names."""
+    """Return the keys for environment and flags: each setting by all of its names."""
     root = _branch(Settings, ())
     for leaf in leaves():
         for name in leaf.other_names:
@@ -206,7 +206,7 @@ def named_tree() -> Branch:
 
 @lru_cache(maxsize=1)
 def file_tree() -> Branch:
-    """The keys that a file may use: those of `named_tree`, and the documented roots around them."""
+    """Return the keys for a file: those of `named_tree`, also under the documented roots."""
     named = named_tree()
     root = Branch(
         {name: Branch(dict(c.children)) if isinstance(c, Branch) else c for name, c in named.children.items()}

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from icestream.config import TelemetrySettings
-from icestream.config.reserved import RESERVED_NAMESPACES
+from icestream.config.telemetry import RESERVED_NAMESPACES
 from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidNameError, OverloadedError
 from icestream.model.names import MAX_PART_LENGTH, check_part

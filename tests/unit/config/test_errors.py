@@ -73,7 +73,7 @@ def test_a_mapping_in_the_environment_must_be_json(problems: Problems) -> None:
         ("wal: {dir: ''}", "is ''; it takes a path"),
         ("data_dir: 5", "data_dir"),
         ("wal: {rotation: {max_hours: .nan}}", "is nan; it takes a number of hours above 0 and up to 87840, or null"),
-        ("server: {flight_port: 65536}", "it takes a port up to 65535; 0 takes a free one"),
+        ("server: {flight_port: 65536}", "it takes a port up to 65535; 0 takes a free port"),
         ("metadata: {etcd_endpoint: nowhere}", "it takes an address `host:port`"),
         ("wal: 5", "must be a section with keys under it: dir, "),
         ("catalog: {properties: {a: {b: c}}}", "it takes a mapping of text to text"),

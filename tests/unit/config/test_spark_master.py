@@ -9,7 +9,7 @@ from icestream.config import Settings, load_settings
 
 Problems = Callable[..., list[str]]
 SECTIONS = ("pipeline", "maintenance")
-ALLOWED = "it takes `local`, `local[N]`, `local[*]`, `local[N,M]` (N cores, M tries of a task), "
+ALLOWED = "it takes `local`, `local[N]`, `local[*]`, `local[N,M]` (N cores, M attempts per task), "
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -19,15 +19,18 @@ def refusal(problems: Problems, key: str, value: str) -> str:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("x=Name", "gives 'x' the column 'Name', which is a column of telemetry already: write x=column"),
-        ("x=name", "'name', which is a column of telemetry already"),
-        ("x=TIME", "'TIME', which is a column of telemetry already"),
-        ("service.name", "'service_name', which is a column of telemetry already"),
-        ("resource:sum", "'sum', which is a column of telemetry already"),
+        ("x=Name", "gives 'x' the column 'Name', which is a column of telemetry: write x=column"),
+        ("x=name", "'name', which is a column of telemetry"),
+        ("x=TIME", "'TIME', which is a column of telemetry"),
+        ("service.name", "'service_name', which is a column of telemetry"),
+        ("resource:sum", "'sum', which is a column of telemetry"),
         ("x=_offset", "'_offset', which is reserved"),
-        ("x=_Producer", "'_Producer', which is reserved, as is all that begins with _offset, _publish_time, _producer"),
+        (
+            "x=_Producer",
+            "'_Producer', which is reserved, as are names that begin with _offset, _publish_time, _producer",
+        ),
         ("x=_sequence_2", "'_sequence_2', which is reserved"),
-        ("x=_file", "query engines use"),
+        ("x=_file", "a column name of query engines"),
         ("http.route, x=HTTP_Route", "gives 'http.route' and 'x' the same column, 'http_route' and 'HTTP_Route'"),
     ],
 )
@@ -44,17 +47,17 @@ def test_other_promoted_columns_are_taken() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("tenants", "acme, a/b", "names 'a/b', which can be no tenant: a tenant's name is 1 to 100 of"),
-        ("tenants", "sys", "names 'sys', which can be no tenant"),
-        ("default_tenant", "sys", "can be no tenant"),
+        ("tenants", "acme, a/b", "names 'a/b', which is not a valid tenant: a tenant's name is 1 to 100 of"),
+        ("tenants", "sys", "names 'sys', which is not a valid tenant"),
+        ("default_tenant", "sys", "is not a valid tenant"),
         ("default_tenant", "_x", "begins with a letter or a digit; reserved are icestream,"),
         ("tenant_header", "X-Tenant", "it takes a header's name of up to 100 small letters"),
         ("dataset_header", "X-Dataset", "it takes a header's name of up to 100 small letters"),
         ("tenant_header", "authorization", "another meaning"),
         ("dataset_header", "content-type", "another meaning"),
         ("tenant_header", "x-tenant-bin", "reads as bytes"),
-        ("tenant_header", "grpc-tenant", "gRPC keeps to itself"),
-        ("dataset_header", "x-tenant-id", "is telemetry.tenant_header too"),
+        ("tenant_header", "grpc-tenant", "gRPC reserves"),
+        ("dataset_header", "x-tenant-id", "equals telemetry.tenant_header"),
     ],
 )
 def test_names_of_tenants_and_headers_must_be_usable(problems: Problems, key: str, value: str, says: str) -> None:

@@ -8,7 +8,7 @@ import structlog
 from tests.unit.table.conftest import local
 
 from icestream.config import Settings
-from icestream.config.locations import first_below, is_within
+from icestream.config.settings import first_below, is_within
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName, copy_of

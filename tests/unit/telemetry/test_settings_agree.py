@@ -3,7 +3,7 @@
 import pytest
 from tests.hostile_names import hostile_names
 
-from icestream.config.reserved import ENVELOPE_COLUMNS, TELEMETRY_COLUMNS, is_tenant
+from icestream.config.telemetry import ENVELOPE_COLUMNS, TELEMETRY_COLUMNS, is_tenant
 from icestream.model.errors import InvalidNameError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
 from icestream.telemetry import Signal, topic_schema
