@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from opendal import exceptions
 
-from icestream.config.fields import MASK, mask_text
+from icestream.config import MASK, mask_text
 from icestream.model.errors import (
     IcestreamError,
     InvalidRequestError,

@@ -27,11 +27,11 @@ from icestream.config.broker import (
     TopicSettings,
 )
 from icestream.config.cloud import CloudRetentionSettings, CloudSettings, UploaderSettings
-from icestream.config.fields import SettingProblem, SettingsError
+from icestream.config.fields import MASK, SettingProblem, SettingsError, mask_text
 from icestream.config.load import Loaded, load_settings, load_with_origins
 from icestream.config.metadata import MetadataSettings
 from icestream.config.pipeline import MaintenanceSettings, PipelineSettings
-from icestream.config.settings import Settings
+from icestream.config.settings import Settings, is_within
 from icestream.config.show import reference, to_tree, to_yaml
 from icestream.config.table import (
     CatalogSettings,
@@ -41,10 +41,13 @@ from icestream.config.table import (
     TableSettings,
     WriterSettings,
 )
-from icestream.config.telemetry import TelemetrySettings
+from icestream.config.telemetry import ENGINE_COLUMNS, RESERVED_NAMESPACES, TelemetrySettings
 from icestream.config.wal import FileSyncSettings, RetentionSettings, RotationSettings, WalSettings
 
 __all__ = [
+    "ENGINE_COLUMNS",
+    "MASK",
+    "RESERVED_NAMESPACES",
     "AuthSettings",
     "CatalogSettings",
     "CloudRetentionSettings",
@@ -72,8 +75,10 @@ __all__ = [
     "UploaderSettings",
     "WalSettings",
     "WriterSettings",
+    "is_within",
     "load_settings",
     "load_with_origins",
+    "mask_text",
     "reference",
     "to_tree",
     "to_yaml",

@@ -15,7 +15,7 @@ import pyarrow.types as kinds
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 
-from icestream.config.telemetry import ENGINE_COLUMNS
+from icestream.config import ENGINE_COLUMNS
 from icestream.model.errors import IncompatibleTableError, InvalidMessageError, InvalidRequestError
 from icestream.model.messages import EnvelopeNames
 from icestream.table.partitions import partition_spec, sort_order

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from icestream.config import TelemetrySettings
-from icestream.config.telemetry import RESERVED_NAMESPACES
+from icestream.config import RESERVED_NAMESPACES, TelemetrySettings
 from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidNameError, OverloadedError
 from icestream.model.names import MAX_PART_LENGTH, check_part

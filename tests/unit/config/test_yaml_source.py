@@ -115,7 +115,7 @@ def test_a_reference_without_a_variable_names_key_and_variable(problems: Problem
 
 @pytest.mark.parametrize("text", ["${", "${}", "${1A}", "a${b c}", "${A", "${A-b}"])
 def test_a_malformed_reference_is_refused(text: str) -> None:
-    with pytest.raises(ValueProblem, match="no reference"):
+    with pytest.raises(ValueProblem, match="not a reference"):
         expand(text, {})
 
 

@@ -15,8 +15,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
-from icestream.config import Settings
-from icestream.config.settings import is_within
+from icestream.config import Settings, is_within
 from icestream.model.errors import InvalidRequestError
 from icestream.model.names import TopicName, copied
 from icestream.table.catalogs import warehouse_location
