@@ -9,7 +9,11 @@ STAMP  := $(VENV)/.synced
 UV_VERSION := 0.13.7
 # Compiled once, Python starts its many processes a second sooner each.
 unexport PYTHONDONTWRITEBYTECODE
-KINDS_OF_TESTS := "pytest tests/unit tests/conformance tests/property" "pytest tests/integration" "pytest tests/fault" "pytest tests/e2e"
+# `lanes` runs kinds of tests side by side, the longest first; `xdist` hands files of tests to two workers.
+RUNNER ?= lanes
+KINDS_OF_TESTS := "pytest tests/fault" "pytest tests/integration" "pytest tests/unit tests/conformance tests/property" "pytest tests/e2e"
+RUN_lanes = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 2 $(KINDS_OF_TESTS)
+RUN_xdist = $(BIN)/pytest --numprocesses 2 --dist loadfile tests/fault tests/integration tests/e2e tests/conformance tests/property tests/unit
 
 .DEFAULT_GOAL := help
 .PHONY: help setup servers demo test check unit integration fault e2e soak mutants bench docs lock format clean
@@ -37,8 +41,8 @@ servers: setup ## obtain the servers and jars that tests need into the cache fol
 demo: setup ## publish, crash, replay, commit to Iceberg and verify, on this machine
 	@$(BIN)/icestream demo
 
-test: check servers ## everything that must pass: check, then all tests, two kinds of them side by side
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 2 $(KINDS_OF_TESTS)
+test: check servers ## everything that must pass: check, then all tests, two at a time
+	@$(RUN_$(RUNNER))
 
 check: setup ## lint, types, layers, dependencies, mutants' targets
 	@echo "check: ruff"      && $(BIN)/ruff check . && $(BIN)/ruff format --check .

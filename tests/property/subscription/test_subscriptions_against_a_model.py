@@ -290,5 +290,5 @@ class SubscriptionMachine(RuleBasedStateMachine):
 def test_a_subscription_does_what_a_set_would_do(kind: str) -> None:
     machine: Any = type("Machine", (SubscriptionMachine,), {"kind": kind})
     case = machine.TestCase
-    case.settings = settings(max_examples=2_000 if SOAK else 80, stateful_step_count=50, deadline=None)
+    case.settings = settings(max_examples=2_000 if SOAK else 40, stateful_step_count=50, deadline=None)
     case("runTest").runTest()

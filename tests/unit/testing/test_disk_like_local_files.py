@@ -1,5 +1,6 @@
 """Programs cannot tell the simulated disk from the local file system."""
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +76,7 @@ class Script:
         return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1_000 if os.environ.get("ICESTREAM_SOAK") else 100, deadline=None)
 @given(st.lists(STEPS, max_size=40))
 def test_the_same_steps_show_the_same_on_both(steps: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as name:
