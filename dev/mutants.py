@@ -349,7 +349,7 @@ MUTANTS = (
     Mutant(
         "slot-drain",
         "waiting for a key's messages before it moves to another consumer",
-        (("subscription:KeyShared._move", Element(("_held", "_NOBODY"))),),
+        (("subscription:KeySharedMode._move", Element(("_held", "_NOBODY"))),),
         (
             (
                 f"{SUBSCRIPTIONS}/test_types.py::"
@@ -360,7 +360,7 @@ MUTANTS = (
     Mutant(
         "vanished-consumer",
         "handing on what a consumer had when it ends",
-        (("subscription:Subscription._disconnect", drop("take_back")),),
+        (("subscription:SubscriptionState.disconnect", drop("take_back")),),
         (
             (
                 f"{SUBSCRIPTIONS}/test_types.py::"
