@@ -60,7 +60,7 @@ class Troubles:
             if len(self._known) > _MAX_PLACES:
                 self._known.popitem(last=False)
         if is_new:
-            _log.warning("cloud messages cannot be read", topic=self._topic, offset=place, error=str(error))
+            _log.warning("cloud_read_failed", topic=self._topic, offset=place, error=str(error))
 
     def at(self, place: int) -> IcestreamError | None:
         """What is wrong with a place; None where nothing is known, and for who is to try again."""

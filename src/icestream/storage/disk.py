@@ -83,9 +83,7 @@ class Disk:
             self.is_full = self.free_bytes < (limit + limit // _MARGIN if was_full else limit)
             self._room = min((self.free_bytes - limit) // 2, _LOOK_BYTES)
         if self.is_full and not was_full:
-            _log.warning(
-                "the disk is full: publishing is refused", directory=str(self._directory), free_bytes=self.free_bytes
-            )
+            _log.warning("disk_full", directory=str(self._directory), free_bytes=self.free_bytes)
         elif was_full and not self.is_full:
-            _log.info("the disk has room: publishing goes on", directory=str(self._directory))
+            _log.info("disk_has_room", directory=str(self._directory))
         return not self.is_full

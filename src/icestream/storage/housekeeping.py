@@ -38,7 +38,7 @@ class Periodic(threading.Thread):
             try:
                 self._work()
             except Exception:  # noqa: BLE001 - it is needed for as long as the process lives
-                _log.exception("regular work failed", work=self.name)
+                _log.exception("periodic_work_failed", work=self.name)
             busy = perf_counter() - started - self._rested_seconds
             pause = max(self._interval_seconds, busy / self._max_share - self._rested_seconds)
 
@@ -94,4 +94,4 @@ def _do(chore: Callable[[Log], None], log: Log) -> None:
         try:
             chore(log)
         except IcestreamError as error:
-            _log.warning("housekeeping failed", directory=str(log.directory), error=str(error))
+            _log.warning("log_housekeeping_failed", directory=str(log.directory), error=str(error))

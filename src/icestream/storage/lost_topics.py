@@ -92,7 +92,7 @@ class LostTopics:
         try:
             is_there = self._looks.run(lambda: next(iter(store.list(topic_prefix(name))), None) is not None)
         except (UnavailableError, DeadlineError) as error:
-            _log.warning("whether the cloud has a topic of this name is not known", topic=str(name), error=str(error))
+            _log.warning("cloud_topic_lookup_failed", topic=str(name), error=str(error))
             return None
         if not is_there:
             return None
@@ -111,7 +111,7 @@ class LostTopics:
                 noted = TopicFile.read(self._cloud.store, TopicName.parse(stream.topic), str(stream.stream_id))
             except UnavailableError as error:
                 _log.warning(
-                    "retention and the like of a topic without a record could not be looked for: it has none now",
+                    "adopted_topic_settings_unknown",
                     topic=stream.topic,
                     error=str(error),
                 )
@@ -157,7 +157,7 @@ class LostTopics:
             make_log=make_log,
         )
         report = recovery.run()
-        _log.warning("a topic was recovered", **report.to_json())
+        _log.warning("topic_recovered", **report.to_json())
         return report
 
     def _committed_offset(self, record: TopicRecord) -> int | None:

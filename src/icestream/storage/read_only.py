@@ -115,7 +115,7 @@ class ReadOnlyStorage:
                 except IcestreamError as error:
                     if not (follow and error.retryable):
                         raise
-                    _log.warning("the table cannot be read now", error=str(error))
+                    _log.warning("table_read_failed", error=str(error))
                     batches = []
                 for batch in batches:
                     for message in messages_of(batch):

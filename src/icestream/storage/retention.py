@@ -102,7 +102,7 @@ class Retention:
                 removed = remove_orphans(topic.cloud)
             self._swept[topic.cloud] = now_us
             if removed:
-                _log.info("left-over objects removed", topic=topic.record.topic, objects=removed)
+                _log.info("orphaned_objects_removed", topic=topic.record.topic, objects=removed)
             return removed
 
         _total(due, sweep)
@@ -148,7 +148,7 @@ def _prune(topic: Topic, stores: Stores, minutes: int | None, megabytes: int | N
     below = _elsewhere_below(topic, log, stores, minutes, megabytes, now_us)
     count = log.prune(below) if below > log.start_offset else 0
     if count:
-        _log.info("segments removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
+        _log.info("segments_removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
     return count
 
 
@@ -206,7 +206,7 @@ def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now
             count = remove_objects(cloud, below, now_us)
         if count:
             first = cloud.objects.first_offset
-            _log.info("objects removed", topic=topic.record.topic, objects=count, start_offset=first)
+            _log.info("cloud_objects_removed", topic=topic.record.topic, objects=count, start_offset=first)
         return count
 
     return _total(topics, prune)
@@ -240,5 +240,5 @@ def _total(topics: Iterable[Topic], work: Callable[[Topic, Stores], int]) -> int
         except _StillAwayError:
             continue
         except Exception as error:  # noqa: BLE001 - whatever it is, the other topics have nothing to do with it
-            _log.warning("retention failed", topic=topic.record.topic, error=str(error))
+            _log.warning("topic_retention_failed", topic=topic.record.topic, error=str(error))
     return total

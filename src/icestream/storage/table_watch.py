@@ -182,7 +182,7 @@ class TableWatch:
                 if monotonic() >= poll_at:
                     poll_at = monotonic() + self._poll()
             except Exception:  # noqa: BLE001 - the thread serves all topics: one of them must not end it
-                _log.exception("tables could not be looked at")
+                _log.exception("table_watch_failed")
                 poll_at = monotonic() + self._interval_seconds
 
     def _look_at(self, names: set[TopicName]) -> None:
@@ -217,7 +217,7 @@ class TableWatch:
         except IcestreamError as error:
             if str(error) != self._catalog_error:
                 self._catalog_error = str(error)
-                _log.warning("the catalog cannot be read", topic=str(topic.name), error=str(error))
+                _log.warning("catalog_read_failed", topic=str(topic.name), error=str(error))
             return
         self._catalog_error = None
         self._show(topic, *found)

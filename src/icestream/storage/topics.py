@@ -99,7 +99,7 @@ class Deletions:
             self._finish(record)
         except (IcestreamError, OSError) as error:
             reason = str(error)
-            _log.warning("a topic is not deleted wholly yet", topic=record.topic, error=reason)
+            _log.warning("topic_delete_unfinished", topic=record.topic, error=reason)
         with self._tried:
             if reason is not None:
                 self._reasons[record.name] = reason
@@ -316,7 +316,7 @@ class Topics:
         try:
             self.on_deleted(topic)
         except IcestreamError as error:
-            _log.warning("what belongs to a deleted topic is still there", topic=record.topic, error=str(error))
+            _log.warning("topic_delete_cleanup_failed", topic=record.topic, error=str(error))
         self.deletions.add(record)
         self.deletions.wait_for(topic.name)
         return topic
@@ -337,7 +337,7 @@ class Topics:
             try:
                 topic.close()
             except IcestreamError as error:
-                _log.error("a log did not close cleanly", topic=str(topic.name), error=str(error))
+                _log.error("log_close_failed", topic=str(topic.name), error=str(error))
 
     # Logs, and what becomes of those that are lost
 
@@ -464,7 +464,7 @@ class Topics:
         for entry in scan(self._metadata, keys.topics()):
             record = TopicRecord.from_bytes(entry.value)
             if record.topic.endswith(COPY_SUFFIX):
-                _log.warning("a topic with the name of a Parquet copy is left as it is", topic=record.topic)
+                _log.warning("topic_ignored_reserved_name", topic=record.topic)
             elif record.deleting:
                 self._logs.remove(record)
                 self.deletions.add(record)
@@ -481,7 +481,7 @@ class Topics:
             with contextlib.suppress(ConflictError):
                 self._metadata.create(keys.topic(record.name), record.to_bytes())
             self._topics[record.name] = self._topic(record)
-            _log.warning("took in a log that had no record", topic=record.topic)
+            _log.warning("log_adopted_without_record", topic=record.topic)
 
 
 def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:

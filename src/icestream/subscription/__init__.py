@@ -2,22 +2,30 @@
 
 What it guarantees:
 
-* At least once: a message is sent until it was acknowledged, or is in the dead-letter topic. No crash of a consumer, of
-  the broker or of the metadata store loses one. After a clean restart nothing acknowledged is sent again; after a
-  crash, at most what was acknowledged since the last write of progress.
+* At least once: a message is sent until it is acknowledged, or is in the dead-letter topic. No crash of a consumer, of
+  the broker or of the metadata store loses one. After a clean restart nothing acknowledged is sent again. After a
+  crash, at most what was acknowledged since the last write of progress is.
 * Order: consumers of an exclusive or failover subscription get messages in offset order, those of a key-shared one in
-  order of each key. Only what was refused, or timed out, comes later than what follows it.
-* A slow, stuck or vanished consumer keeps nobody else from anything but the messages that it has, and those only until
-  it is found silent.
-* Memory is bounded: a few pieces read ahead, and a few bytes a message between the oldest unacknowledged one and the
+  order of each key. Only a message that was refused, or timed out, comes later than those that follow it.
+* A slow, stuck or vanished consumer delays only the messages that it has, and those only until its session times out.
+* Memory is bounded: a few batches read ahead, and a few bytes a message between the oldest unacknowledged one and the
   newest delivered. No object is made for a message.
 
-In the metadata store: one JSON record a subscription, under `keys.subscription_progress`: options, a floor below
-which all is acknowledged, ranges above it. Written behind the consumers' back, never in their way.
+In the metadata store: one JSON record a subscription, under `keys.subscription_progress`: options, a floor below which
+all is acknowledged, ranges above it. It is written in the background; consumers never wait for it.
 
-`window` has the state of messages, `cursor` what was read, `modes` who gets what, `dispatch` sends, `answers` takes
-acknowledgements, `live` is what one lock guards, `hub` wakes, `progress_writer` writes, `dead_letters` buries.
-A topic is known by the protocol `SubscriptionSource` alone.
+One message's way: `source` (the topic) → `cursor` (batches read ahead) → `window` (the state of each message) → `modes`
+(which consumer gets it) → `state` (the transitions) → `subscription` (lock, threads, sessions). Beside it, `hub` wakes
+subscriptions, `progress_writer` writes, `dead_letters` moves messages that failed too often.
+
+```python
+subscription = storage.subscriptions.open("default/orders", "billing", SubscriptionOptions(SubscriptionType.SHARED))
+session = subscription.connect("worker-1")
+batch = session.receive(timeout_seconds=10)
+if batch is not None:
+    first, last = batch.column(OFFSET)[0].as_py(), batch.column(OFFSET)[-1].as_py()
+    session.ack([(first, last + 1)])
+```
 """
 
 from icestream.model.enums import SubscriptionType

@@ -117,7 +117,7 @@ class DeadLetters:
             while len(offsets := subscription.dead_offsets()) and not self._stopping:
                 self._move(subscription, offsets)
         except Exception as error:  # noqa: BLE001 - the thread serves all subscriptions: nothing may end it
-            _log.warning("dead letters cannot be stored yet", subscription=subscription.place, error=repr(error))
+            _log.warning("dead_letters_store_failed", subscription=subscription.place, error=repr(error))
             with self._changed:
                 self._waiting[subscription] = monotonic() + _RETRY_SECONDS
 

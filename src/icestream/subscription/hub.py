@@ -164,7 +164,7 @@ class Hub:
                 self.tick()
                 self._round()
             except Exception:  # noqa: BLE001 - the thread serves all subscriptions: one of them must not end it
-                _log.exception("a subscription could not be woken")
+                _log.exception("subscription_wake_failed")
 
     def _seconds_left(self) -> float | None:
         left: list[float] = []

@@ -1,4 +1,7 @@
-"""Who gets which message: one file a type of subscription."""
+"""Which consumer gets which message: one class for each type of subscription.
+
+Consumers are small numbers here.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,9 +9,6 @@ import numpy.typing as npt
 from icestream.model.enums import SubscriptionType
 from icestream.subscription.key_slots import SLOTS, Slots
 from icestream.subscription.window import Mask
-
-# --------------------
-# What the types of subscription have in common. Consumers are small numbers here.
 
 
 class Mode:
@@ -55,19 +55,17 @@ class Mode:
         return False
 
 
-# --------------------
-# A key's messages go to one consumer in order, while consumers come and go.
-#
-# Keys fall into slots, and each slot has an owner. When consumers change, as few slots as possible are to move; one
-# whose
-# messages are with its owner stays there, and gets no more, until all of them are acknowledged or come again. So no
-# message of a key is ever with one consumer while an earlier one is with another.
-
-
 _NOBODY = -1
 
 
 class KeySharedMode(Mode):
+    """The messages of a key go to one consumer in order, while consumers come and go.
+
+    Keys fall into slots, and each slot has an owner. When consumers change, as few slots as possible move. A slot whose
+    messages are with its owner stays there, and gets no more, until all of them are acknowledged or come again. So no
+    message of a key is ever with one consumer while an earlier one is with another.
+    """
+
     by_key = True
 
     def __init__(self) -> None:
@@ -130,27 +128,26 @@ class KeySharedMode(Mode):
         return self._move()
 
 
-# --------------------
-# Messages go to the consumers in turns, in runs: what is at hand is divided evenly among those who are there.
-#
-# A consumer that comes back for more before the others have come at all gets more: nobody waits for a slow one.
-
-
 class SharedMode(Mode):
+    """Messages go to the consumers in turns: the buffered ones are divided evenly among those that are connected.
+
+    A consumer that asks again before the others gets more. Nobody waits for a slow consumer.
+    """
+
     def share(self, available: int) -> int:
         return -(-available // max(1, len(self.consumers)))
 
 
-# --------------------
-# One consumer has all messages: no other may connect, or the others wait for their turn.
-
-
 class ExclusiveMode(Mode):
+    """One consumer gets all messages. No other one may connect."""
+
     def admits_one_more(self) -> bool:
         return not self.consumers
 
 
 class FailoverMode(Mode):
+    """The consumer that came first gets all messages. The others wait for its end."""
+
     def is_active(self, consumer: int) -> bool:
         return self.consumers[:1] == [consumer]
 

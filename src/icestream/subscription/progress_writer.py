@@ -109,7 +109,7 @@ class ProgressWriter:
         try:
             self.flush()
         except IcestreamError as error:
-            _log.warning("progress of subscriptions could not be written", error=str(error))
+            _log.warning("subscription_progress_lost", error=str(error))
 
     def _run(self) -> None:
         failures = 0
@@ -120,7 +120,7 @@ class ProgressWriter:
             except Exception as error:  # noqa: BLE001 - the thread writes for all: nothing may end it
                 failures = min(failures + 1, 16)
                 if failures == 1:
-                    _log.warning("progress of subscriptions is written later", error=repr(error))
+                    _log.warning("subscription_progress_write_failed", error=repr(error))
 
     def _wait(self, seconds: float) -> bool:
         """Until there is something to write, and the interval or the urgency says now; False at the end."""
@@ -159,7 +159,7 @@ class ProgressWriter:
             subscription.revision = entry.mod_revision
             self._write([write])
         else:
-            _log.warning("a subscription is served by another broker now", subscription=subscription.place)
+            _log.warning("subscription_taken_over", subscription=subscription.place)
             subscription.end(
                 ConflictError(
                     "another broker serves the subscription now",

@@ -76,7 +76,7 @@ class Subscriptions:
             try:
                 record = SubscriptionRecord.from_bytes(entry.value, entry.key)
             except DamagedError as error:
-                _log.error("a subscription is left alone", key=entry.key, error=str(error))
+                _log.error("subscription_record_unreadable", key=entry.key, error=str(error))
                 continue
             self._records.setdefault(record.topic, {})[record.name] = (record, entry.mod_revision)
 

@@ -146,7 +146,7 @@ def test_a_damaged_object_is_left_to_the_table(stage: CloudStage) -> None:
             reader = stage.reader(start)
             assert rest_of(reader, 1_000) == messages[start:]
             reader.close()
-    told = [line for line in logs if line["event"] == "cloud messages cannot be read"]
+    told = [line for line in logs if line["event"] == "cloud_read_failed"]
     assert [line["offset"] for line in told] == [8, 16]  # each once
     assert keys[1] in told[0]["error"]
 

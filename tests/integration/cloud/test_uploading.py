@@ -130,7 +130,7 @@ def test_damage_stops_the_uploads_of_its_topic_and_is_told(stage: Stage) -> None
             file.write(b"damage")
         with capture_logs() as logs, pytest.raises(DamagedError):
             cloud_of(topic).flush(PATIENCE_SECONDS)
-        assert any(line["event"] == "nothing of the topic is uploaded any more" for line in logs)
+        assert any(line["event"] == "topic_upload_stopped" for line in logs)
         assert cloud_of(topic).status.state == "stopped"
         with pytest.raises(DamagedError):
             cloud_of(topic).flush(PATIENCE_SECONDS)

@@ -159,7 +159,7 @@ def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator
             trailer = read_trailer(store, found.key, found.size)
             return describe(found, trailer), trailer
         except (DamagedError, ObjectNotFoundError) as error:
-            _log.error("an object cannot be used", key=found.key, error=str(error))
+            _log.error("cloud_object_unusable", key=found.key, error=str(error))
             return None
 
     with ThreadPoolExecutor(READERS) as pool:

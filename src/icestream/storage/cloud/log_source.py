@@ -260,7 +260,7 @@ class LogNotes:
         try:
             return UploadNotes.from_fields(read_record(self._files, self._path))
         except DamagedError as error:
-            _log.warning("the uploader's notes are damaged; what lies in the store is looked through", error=str(error))
+            _log.warning("upload_notes_damaged", error=str(error))
             return None
 
     def save(self, notes: UploadNotes) -> None:

@@ -86,7 +86,7 @@ class Reservation:
         cloud.registry.describe(descriptors)
         cloud.objects.forget()
         _log.warning(
-            "the metadata store knew nothing of the topic's objects: they are described anew",
+            "cloud_objects_described_again",
             topic=str(cloud.topic),
             objects=len(descriptors),
             first_offset=found[0].name.first_offset,
@@ -216,7 +216,7 @@ class LoneReservation:
                     head = replace(head, reserved_end=log.durable_end + STEP, updated_us=self._clock())
                     registry.update(head)
                 except IcestreamError as error:
-                    _log.warning("offsets could not be reserved", topic=log.stream.topic, error=str(error))
+                    _log.warning("offset_reservation_failed", topic=log.stream.topic, error=str(error))
                     if not error.retryable:
                         return
                     self._closed.wait(_PAUSE_SECONDS)

@@ -45,7 +45,7 @@ def confirmed_end(cloud: TopicCloud, wanted: int) -> int:
         follows = span.first_offset <= end
         if not follows or descriptor is None or not _lies_there(cloud, descriptor):
             _log.error(
-                "an object is not what was uploaded: the log keeps its messages",
+                "cloud_object_mismatch",
                 topic=str(cloud.topic),
                 key=descriptor.key if descriptor is not None else None,
                 first_offset=span.first_offset,

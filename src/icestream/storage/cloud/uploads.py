@@ -223,11 +223,11 @@ class TopicUploads:
         if stale:
             self.log.leave_to_others(error.message)
         if stopped:
-            _log.error("nothing of the topic is uploaded any more", topic=topic, error=str(error))
+            _log.error("topic_upload_stopped", topic=topic, error=str(error))
             return
         pause = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(self._failures_in_a_row, 10))
         pause *= random.uniform(0.5, 1.0)  # noqa: S311 - so that topics do not all come back at once
-        _log.warning("an upload failed", topic=topic, error=str(error), again_in_seconds=round(pause, 1))
+        _log.warning("topic_upload_failed", topic=topic, error=str(error), again_in_seconds=round(pause, 1))
         self._schedule(self, monotonic() + pause)
 
     def renew_reservation(self) -> None:
@@ -240,7 +240,7 @@ class TopicUploads:
             except StaleEpochError as error:
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - without offsets nothing can be published, so it is tried again
-                _log.warning("offsets could not be reserved", topic=str(self.cloud.topic), error=str(error))
+                _log.warning("offset_reservation_failed", topic=str(self.cloud.topic), error=str(error))
             else:
                 if self.log.taken_over is not None:  # found out meanwhile
                     self.log.close_offsets()
@@ -297,7 +297,7 @@ class TopicUploads:
             self.log.sync()
             self.reservation.give_back(end)
         except Exception as error:  # noqa: BLE001 - a topic that fails keeps no other from it
-            _log.warning("offsets stay reserved", topic=str(self.cloud.topic), error=str(error))
+            _log.warning("offset_reservation_kept", topic=str(self.cloud.topic), error=str(error))
             return not isinstance(error, UnavailableError)
         finally:
             self._reserving.release()
@@ -463,7 +463,7 @@ class Uploading:
             thread.start()
         _join(threads, deadline)
         if left:
-            _log.warning("the time was up: offsets stay reserved", topics=len(left))
+            _log.warning("offset_reservations_kept_at_shutdown", topics=len(left))
 
     def _upload(self) -> None:
         while (uploads := self._take()) is not None:
@@ -503,7 +503,7 @@ class Uploading:
                 try:
                     uploads.renew_reservation()
                 except Exception:  # noqa: BLE001 - the thread serves all topics: one of them must not end it
-                    _log.exception("offsets could not be reserved", topic=str(uploads.cloud.topic))
+                    _log.exception("offset_reservation_failed", topic=str(uploads.cloud.topic))
 
     def _open(self, open_logs: Callable[[], Iterable[Callable[[], Log]]]) -> None:
         """Open every topic's log; those that cannot be opened right now are tried again."""
@@ -519,7 +519,7 @@ class Uploading:
                     if isinstance(error, IcestreamError) and error.retryable:
                         again.append(open_log)
                     else:
-                        _log.warning("a log cannot be opened, so nothing of it is uploaded", error=str(error))
+                        _log.warning("log_open_failed_for_upload", error=str(error))
             left = again
             if left and self._closing.wait(pause):
                 return
