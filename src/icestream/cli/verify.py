@@ -18,11 +18,11 @@ from icestream.model.errors import DirectoryInUseError, IcestreamError, Unavaila
 from icestream.model.names import TopicName
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.storage.verify import (
+    AuditedLogs,
     BrokerLogs,
     Clouds,
     DirectoryLogs,
     Finding,
-    Logs,
     Verification,
     open_tables,
     verify_topic,
@@ -97,7 +97,9 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _all_topics(logs: Logs, missing: Callable[[], dict[TopicName, str]]) -> tuple[list[TopicName], Finding | None]:
+def _all_topics(
+    logs: AuditedLogs, missing: Callable[[], dict[TopicName, str]]
+) -> tuple[list[TopicName], Finding | None]:
     """Return the topics with a log and those that lost it; a finding instead of the latter if they cannot be listed."""
     with_log = logs.topics()
     try:
@@ -109,7 +111,7 @@ def _all_topics(logs: Logs, missing: Callable[[], dict[TopicName, str]]) -> tupl
 
 
 @contextlib.contextmanager
-def _logs(broker: BrokerEndpoint, settings: Settings) -> Iterator[Logs]:
+def _logs(broker: BrokerEndpoint, settings: Settings) -> Iterator[AuditedLogs]:
     """Open the broker's logs, or those of the data directory, which stays locked meanwhile."""
     with Client(broker) as client:
         try:

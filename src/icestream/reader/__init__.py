@@ -32,7 +32,7 @@ from icestream.reader.position import resolve
 from icestream.reader.stateless import StatelessReader
 from icestream.reader.table_tier import TableTier
 from icestream.reader.tail import Tail, Tails
-from icestream.reader.tiers import Selection, Step, Tier
+from icestream.reader.tiers import Selection, Tier, TierRead
 
 __all__ = [
     "DEFAULT_READ_BYTES",
@@ -41,11 +41,11 @@ __all__ = [
     "ReadContext",
     "Selection",
     "StatelessReader",
-    "Step",
     "TableTier",
     "Tail",
     "Tails",
     "Tier",
+    "TierRead",
     "TopicReader",
     "resolve",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from icestream.model.errors import OffsetOutOfRangeError
-from icestream.reader.tiers import MovedError, Selection, Step, Tier, UnreadableError
+from icestream.reader.tiers import MovedError, Selection, Tier, TierRead, UnreadableError
 
 DEFAULT_READ_BYTES = 1 << 20
 _MAX_MOVES = 8
@@ -19,7 +19,7 @@ class TopicReader:
         self._tiers = tiers
         self._selection = selection
         self._place = place
-        self._step: Step | None = None
+        self._step: TierRead | None = None
         self.offset = offset
         """The next message's."""
 
@@ -71,7 +71,7 @@ class TopicReader:
         if step is not None:
             step.close()
 
-    def _decide(self) -> Step | None:
+    def _decide(self) -> TierRead | None:
         """The nearest tier that holds the offset and can read it; None at the end of all.
 
         Its step ends where a nearer one goes on, if any does: what the cloud has lost, the table reads up to the next

@@ -24,14 +24,14 @@ _JOINED_BYTES = 4 * JOIN_BYTES
 _PIECE_BYTES = 4 * JOIN_BYTES
 
 
-class Shared(NamedTuple):
+class DecodedMessages(NamedTuple):
     batches: list[pa.RecordBatch]
     """From the one that holds the offset asked for."""
     end_offset: int
 
 
 @dataclass(eq=False)
-class _Piece:
+class DecodedBlock:
     owner: "Tail"
     first_offset: int
     end_offset: int
@@ -47,7 +47,7 @@ class Tails:
         self.max_piece_bytes = min(_PIECE_BYTES, max_bytes // 8)
         """A piece takes in what comes after it up to this size."""
         self._lock = threading.Lock()
-        self._pieces: OrderedDict[_Piece, None] = OrderedDict()  # in order of arrival
+        self._pieces: OrderedDict[DecodedBlock, None] = OrderedDict()  # in order of arrival
         self._bytes = 0
 
     @property
@@ -57,11 +57,11 @@ class Tails:
     def tail(self, cache: LogCache, decode: Callable[[list[Frame]], Iterator[pa.RecordBatch]]) -> "Tail":
         return Tail(self, cache, decode)
 
-    def last(self, tail: "Tail") -> _Piece | None:
+    def last(self, tail: "Tail") -> DecodedBlock | None:
         with self._lock:
             return tail.pieces[-1] if tail.pieces else None
 
-    def add(self, piece: _Piece, joined: _Piece | None = None) -> _Piece:
+    def add(self, piece: DecodedBlock, joined: DecodedBlock | None = None) -> DecodedBlock:
         """Make a tail longer by a piece; or by `joined`, which is the tail's last piece with this one behind it."""
         with self._lock:
             pieces = piece.owner.pieces
@@ -77,7 +77,7 @@ class Tails:
                 self._forget(oldest)
             return piece
 
-    def read(self, tail: "Tail", offset: int, max_bytes: int) -> list[_Piece]:
+    def read(self, tail: "Tail", offset: int, max_bytes: int) -> list[DecodedBlock]:
         """The pieces from the one that holds the offset on; at least that one."""
         with self._lock:
             pieces = tail.pieces
@@ -102,7 +102,7 @@ class Tails:
                 self._forget(piece)
             tail.pieces.clear()
 
-    def _forget(self, piece: _Piece) -> None:
+    def _forget(self, piece: DecodedBlock) -> None:
         del self._pieces[piece]
         self._bytes -= piece.nbytes
 
@@ -117,10 +117,10 @@ class Tail:
         self._cache = cache
         self._decode = decode
         self._filling = threading.Lock()
-        self.pieces: deque[_Piece] = deque()
+        self.pieces: deque[DecodedBlock] = deque()
         """For `Tails` alone."""
 
-    def read(self, offset: int, max_bytes: int) -> Shared | None:
+    def read(self, offset: int, max_bytes: int) -> DecodedMessages | None:
         """Decoded messages from the batch that holds the offset on; None if the reader must find them itself."""
         found = self._tails.read(self, offset, max_bytes)
         if not found and self._cache.holds(offset) and offset >= self._tails.bounds(self)[0]:
@@ -133,13 +133,13 @@ class Tail:
             del batches[0]
         if batches and batches[0].nbytes > max_bytes:
             part = _first_rows(slice_from(batches[0], offset), max_bytes)
-            return Shared([part], part.column(0)[-1].as_py() + 1)
-        return Shared(_joined(batches), found[-1].end_offset)
+            return DecodedMessages([part], part.column(0)[-1].as_py() + 1)
+        return DecodedMessages(_joined(batches), found[-1].end_offset)
 
     def clear(self) -> None:
         self._tails.clear(self)
 
-    def _fill(self, offset: int) -> list[_Piece]:
+    def _fill(self, offset: int) -> list[DecodedBlock]:
         """Decode what the cache has from the offset on, if that makes the tail longer or begins a new one."""
         first, end = self._tails.bounds(self)
         if offset < first:
@@ -151,10 +151,10 @@ class Tail:
             self._tails.clear(self)
         batches = list(self._decode(frames))
         nbytes = _PIECE_OVERHEAD_BYTES + sum(batch.nbytes for batch in batches)
-        piece = _Piece(self, frames[0].base_offset, frames[-1].end_offset, batches, nbytes)
+        piece = DecodedBlock(self, frames[0].base_offset, frames[-1].end_offset, batches, nbytes)
         return [self._tails.add(piece, joined=self._joined_with_last(piece))]
 
-    def _joined_with_last(self, piece: _Piece) -> _Piece | None:
+    def _joined_with_last(self, piece: DecodedBlock) -> DecodedBlock | None:
         """The tail's last piece and this one as one: copied here once, for all the readers that would join them."""
         last = self._tails.last(self)
         if (
@@ -168,7 +168,7 @@ class Tail:
         if not old.schema.equals(new.schema):
             return None
         nbytes = last.nbytes + piece.nbytes - _PIECE_OVERHEAD_BYTES
-        return _Piece(self, last.first_offset, piece.end_offset, [pa.concat_batches([old, new])], nbytes)
+        return DecodedBlock(self, last.first_offset, piece.end_offset, [pa.concat_batches([old, new])], nbytes)
 
 
 def _first_rows(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:

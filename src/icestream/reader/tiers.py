@@ -71,7 +71,7 @@ class UnreadableError(Exception):
     """The tier holds the offset but cannot read it now; a farther tier may serve instead. Raised from the cause."""
 
 
-class Step(Protocol):
+class TierRead(Protocol):
     """A run of messages that one tier reads out, beginning at the offset it was made for."""
 
     @property
@@ -95,7 +95,7 @@ class Tier(Protocol):
         None if there is none, and for the last tier.
         """
 
-    def begin(self, offset: int, nearer: int | None, selection: Selection) -> Step | None:
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> TierRead | None:
         """A step from an offset on; None if this tier does not hold it. A nearer tier goes on at `nearer`, past it.
 
         Raises `UnreadableError` when it holds the offset and cannot read it.

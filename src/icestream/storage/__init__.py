@@ -12,7 +12,7 @@ from icestream.model.enums import AckLevel
 from icestream.model.offsets import StartPosition
 from icestream.reader import TopicReader
 from icestream.storage.facade import IcebergStorage
-from icestream.storage.publishing import Part
+from icestream.storage.publishing import PublishItem
 from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import TopicRecord
 from icestream.storage.topic import Topic
@@ -20,7 +20,7 @@ from icestream.storage.topic import Topic
 __all__ = [
     "AckLevel",
     "IcebergStorage",
-    "Part",
+    "PublishItem",
     "ReadOnlyStorage",
     "StartPosition",
     "Topic",

@@ -1,41 +1,41 @@
-"""What the topics hold for the pipeline, told at the price of what has changed.
+"""The topics with messages for the pipeline, listed at the cost of what has changed.
 
-Every answer carries a mark. A question that brings the mark back is answered with the topics that have moved since;
-with a time to wait it is answered when the first one moves. A mark of another broker process is answered with all
-topics, so nobody has to know that a broker was restarted. A listener on each open log takes the note; a poll of a
-thousand idle topics looks at none of their logs. That somebody waits for a topic's table counts as a move too.
+Every response carries a mark. A request with that mark gets the topics that have moved since; with a time to wait it
+gets them when the first one moves. A mark of another broker process gets all topics, so a caller need not notice that
+the broker was restarted. A listener on each open log notes that it moved: a poll of a thousand idle topics looks at
+none of their logs. A caller that waits for a topic's table counts as a move too. Topics without a table are left out.
 
-Topics without a table are none of its matter.
-
-Logs that were not used since the start are opened here, a few at a time: what they hold may never have reached a table.
+Logs that were not used since the start are opened here, a few at a time: their messages may not be in a table yet.
 """
 
 import threading
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
+from icestream.model.enums import StorageFormat
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.model.sparse_index import SparseIndex
-from icestream.storage import IcebergStorage, Topic, TopicRecord
-from icestream.wal import Log, LogSnapshot, LogState, SealedSegment
+from icestream.storage.record import TopicRecord
+from icestream.storage.table_watch import TableWatch
+from icestream.storage.topic import Topic
+from icestream.storage.topics import Topics
+from icestream.wal import Log, LogState
 
 MAX_WAIT_SECONDS = 10.0
 _SCAN_SECONDS = 0.1
-"""How often new topics are looked for, and so the longest that the first message of a new topic stays unnoticed."""
+"""How often new topics are searched: the longest time that the first message of a new topic stays unnoticed."""
 _OPEN_SECONDS = 0.5
-"""How long one question may spend on opening logs."""
+"""How long one request may spend on opening logs."""
 _REOPEN_SECONDS = 5.0
-"""How long a log that could not be opened is left alone."""
+"""How long to wait before a log that could not be opened is tried again."""
 
 
 @dataclass
-class _Watched:
+class _BacklogTopic:
     topic: Topic
     record: TopicRecord
     log: Log | None = None
@@ -46,8 +46,10 @@ class _Watched:
 
 
 class Backlog:
-    def __init__(self, storage: IcebergStorage) -> None:
-        self._storage = storage
+    def __init__(self, topics: Topics, table_watch: TableWatch, storage_format: StorageFormat) -> None:
+        self._topics = topics
+        self._table_watch = table_watch
+        self._format = storage_format
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._scanning = threading.Lock()
@@ -55,13 +57,13 @@ class Backlog:
         self._life = uuid4().hex
         self._number = 0
         self._waiting = 0
-        self._watched: dict[TopicName, _Watched] = {}
-        storage.table_watch.listeners.add(self._note_awaited)
+        self._watched: dict[TopicName, _BacklogTopic] = {}
+        table_watch.listeners.add(self._note_awaited)
 
     def ask(self, pattern: str = "*", *, mark: str | None = None, wait_seconds: float = 0.0) -> dict[str, Any]:
-        """The topics that match and have moved since `mark`; all that match when the mark is not from here.
+        """Return the topics that match and have moved since `mark`; all that match if the mark is another process's.
 
-        `complete` is false while logs are still to be opened: ask again.
+        `complete` is false while logs are still to be opened: the caller asks again.
         """
         deadline = monotonic() + min(wait_seconds, MAX_WAIT_SECONDS)
         since = self._since(mark)
@@ -69,7 +71,7 @@ class Backlog:
             complete = self._scan(now=not since)
             number, changed = self._changed(since)
             if any(watched.log is not None and watched.log.state is LogState.CLOSED for watched in changed):
-                complete = self._scan(now=True)  # deleted since the last scan, and perhaps made again
+                complete = self._scan(now=True)  # deleted since the last scan, and perhaps created again
                 number, changed = self._changed(since)
             entries = [self._entry(watched) for watched in changed if fnmatchcase(str(watched.topic.name), pattern)]
             left = deadline - monotonic()
@@ -78,7 +80,7 @@ class Backlog:
             since = number
             self._wait_past(number, min(left, _SCAN_SECONDS))
 
-    def _changed(self, since: int) -> tuple[int, list[_Watched]]:
+    def _changed(self, since: int) -> tuple[int, list[_BacklogTopic]]:
         with self._lock:
             return self._number, [watched for watched in self._watched.values() if watched.moved > since]
 
@@ -95,11 +97,11 @@ class Backlog:
         return int(number) if life == self._life and number.isdecimal() else 0
 
     def _scan(self, *, now: bool) -> bool:
-        """Take note of topics that came, went, changed or were opened; whether every log was looked into."""
+        """Note topics that came, went, changed or were opened; return whether every log was looked at."""
         with self._scanning:
             if not now and monotonic() - self._scanned_at < _SCAN_SECONDS:
                 return True
-            topics = {topic.name: topic for topic in self._storage.topics.find() if topic.record.has_table}
+            topics = {topic.name: topic for topic in self._topics.find() if topic.record.has_table}
             for name in self._watched.keys() - topics.keys():
                 self._forget(name)
             complete = self._watch(list(topics.values()))
@@ -113,7 +115,7 @@ class Backlog:
             watched = self._watched.get(topic.name)
             if watched is None or watched.topic is not topic:
                 self._forget(topic.name)
-                watched = _Watched(topic, topic.record)
+                watched = _BacklogTopic(topic, topic.record)
                 with self._lock:
                     self._watched[topic.name] = watched
             if watched.log is None or watched.log is not topic.opened_log:
@@ -125,7 +127,7 @@ class Backlog:
                 self._note(watched)
         return True
 
-    def _open(self, watched: _Watched) -> None:
+    def _open(self, watched: _BacklogTopic) -> None:
         if monotonic() - watched.tried_at < _REOPEN_SECONDS:
             return
         watched.tried_at = monotonic()
@@ -146,8 +148,8 @@ class Backlog:
         if watched is not None and watched.log is not None and watched.listener is not None:
             watched.log.listeners.discard(watched.listener)
 
-    def _note(self, watched: _Watched) -> None:
-        """The listener: on the path of acknowledgements, so it only takes a number."""
+    def _note(self, watched: _BacklogTopic) -> None:
+        """Note that a topic has moved. The committing thread calls it, so it only takes a number."""
         with self._lock:
             self._number += 1
             watched.moved = self._number
@@ -155,12 +157,12 @@ class Backlog:
                 self._moved.notify_all()
 
     def _note_awaited(self, topic: Topic) -> None:
-        """Somebody waits for the topic's table; one that is not watched yet is found by the next scan."""
+        """Note that a caller waits for the topic's table. The next scan finds topics that are not watched yet."""
         watched = self._watched.get(topic.name)
         if watched is not None and watched.topic is topic:
             self._note(watched)
 
-    def _entry(self, watched: _Watched) -> dict[str, Any]:
+    def _entry(self, watched: _BacklogTopic) -> dict[str, Any]:
         record, log = watched.record, watched.log
         return {
             "topic": record.topic,
@@ -172,72 +174,11 @@ class Backlog:
             "start_offset": log.start_offset if log is not None else 0,
             "durable_end": log.durable_end if log is not None else 0,
             "bytes": log.nbytes if log is not None else 0,
-            "awaited_end": self._storage.table_watch.awaited_end(watched.topic),
+            "awaited_end": self._table_watch.awaited_end(watched.topic),
             "error": None if watched.error is None else str(watched.error),
-            "format": self._storage.settings.storage.format,
+            "format": self._format.value,
         }
 
 
 # --------------------
 # Cutting a range of a log into pieces of about equal bytes, by the segments' sparse indexes.
-
-
-class _Stretch(NamedTuple):
-    """One segment's part of the log: offsets `first` to `end`, which begins `before` bytes into the log."""
-
-    first: int
-    end: int
-    before: int
-    sparse: SparseIndex
-
-    def position(self, offset: int) -> int:
-        """Bytes of log before the frame that holds `offset`, to within the distance of the index's entries."""
-        return self.before + (self.sparse.position_of_offset(offset) or 0)
-
-
-def cut_range(log: Log, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-    """Where each of the first `max_pieces` pieces of the range ends; the last number is `end` if they reach so far."""
-    stretches = _stretches(log, log.snapshot, start, end)
-    cuts: list[int] = []
-    offset = start
-    while offset < end and len(cuts) < max_pieces:
-        offset = min(end, _cut(stretches, offset, piece_bytes))
-        cuts.append(offset)
-    return cuts
-
-
-def _cut(stretches: list[_Stretch], start: int, piece_bytes: int) -> int:
-    """The first offset that lies `piece_bytes` or more behind the one at `start`."""
-    target: int | None = None
-    for stretch in stretches:
-        if stretch.end <= start:
-            continue
-        if target is None:
-            target = stretch.position(start) + piece_bytes
-        offsets = range(max(start + 1, stretch.first), stretch.end)
-        place = bisect_left(offsets, target, key=stretch.position)
-        if place < len(offsets):
-            return offsets[place]
-    return stretches[-1].end
-
-
-def _stretches(log: Log, snapshot: LogSnapshot, start: int, end: int) -> list[_Stretch]:
-    found: list[_Stretch] = []
-    before = 0
-    for segment in snapshot.sealed:
-        first, segment_end = segment.header.base_offset, segment.footer.end_offset
-        if segment_end > start and first < end:
-            found.append(_Stretch(first, segment_end, before, _index(log, segment)))
-        before += segment.footer.position
-    active = snapshot.active
-    if snapshot.end_offset > start:
-        found.append(_Stretch(active.header.base_offset, snapshot.end_offset, before, active.index))
-    return found
-
-
-def _index(log: Log, segment: SealedSegment) -> SparseIndex:
-    file = log.context.files.open(segment.path)
-    try:
-        return log.indexes.get(segment, file)
-    finally:
-        file.close()

@@ -6,7 +6,7 @@ Doors run on threads and use the plain methods; embedding programs use the `asyn
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -22,12 +22,13 @@ from icestream.model.messages import Message, message_batch, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader import ReadContext, Tails, TopicReader
+from icestream.storage.backlog import Backlog
 from icestream.storage.cloud import Cloud
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
 from icestream.storage.housekeeping import Periodic, keep_logs, stop_all, sync_logs
 from icestream.storage.logs import exclusive_directory
-from icestream.storage.publishing import ByteBudget, Part, Publishing
+from icestream.storage.publishing import ByteBudget, Publishing, PublishItem
 from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import TopicRecord
 from icestream.storage.retention import Retention
@@ -114,8 +115,9 @@ class IcebergStorage:
         self.table_watch = TableWatch(self.settings, topics.find)
         resources.callback(self.table_watch.stop)
         self.table_watch.start()
+        self.backlog = Backlog(topics, self.table_watch, reading.format)
         self.disk = Disk(wal.dir, wal.min_free_mb)
-        self._publishing = Publishing(self.settings.server, self.budget, self.disk, self.table_watch)
+        self.publishing = Publishing(self.settings.server, self.budget, self.disk, self.table_watch)
         interval_seconds = wal.file_sync.interval_ms / 1000
         keeper = Periodic("log-keeper", interval_seconds, lambda: keep_logs(topics.opened(), keeper.rest))
         self.retention = Retention(topics.find, self.settings, self.disk)
@@ -195,23 +197,15 @@ class IcebergStorage:
         sequence: int = 0,
         session: int = 0,
         level: AckLevel = AckLevel.DISK,
-        answer: Callable[[Append], None] | None = None,
-        inline: bool = True,
     ) -> Append:
-        """Check a batch and queue it for the topic's log; `answer` is called when it is at the level, or refused.
-
-        Without `answer` it returns when the batch is at the level, and raises when it cannot be brought there. Inline,
-        the calling thread makes it durable itself if nobody else is busy with the log. It raises when the batch
-        is not one for this topic, or is one too many; nothing was stored then, and `answer` is not called.
-        """
-        if answer is None:
-            return self._publishing.publish_and_wait(topic, level, batch, producer, sequence, session)
-        part = Part(batch, producer, sequence, session, answer)
-        return self._publishing.publish(topic, part, level=level, inline=inline)
-
-    def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
-        """Publish what several producers sent together: one commit serves them all, each is answered for itself."""
-        self._publishing.publish_all(topic, parts, level=level, inline=inline)
+        """Publish a batch; return when it is at the level. `publishing` does not wait, and takes several batches."""
+        acknowledged = threading.Event()
+        item = PublishItem(batch, lambda _: acknowledged.set(), producer, sequence, session)
+        append = self.publishing.submit(topic, item, level=level, inline=True)
+        acknowledged.wait()
+        if append.error is not None:
+            raise append.error
+        return append
 
     def delete(self, name: TopicName | str, *, keep_table: bool = False) -> None:
         """Delete a topic with its messages, its subscriptions and, unless it is to be kept, its table."""

@@ -28,7 +28,7 @@ from icestream.wal import StreamInfo
 _MAX_UNDER_WAY = 8
 
 
-class BriefCalls:
+class DeadlineCalls:
     """Each call has a thread of its own; one that is given up goes on there to its end, and few do at a time."""
 
     def __init__(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class LostTopics:
         self._cloud = cloud
         self._reading = reading
         self._clock = clock
-        self._looks = BriefCalls(_LOOK_SECONDS)
+        self._looks = DeadlineCalls(_LOOK_SECONDS)
 
     def in_cloud(self) -> set[TopicName]:
         """The topics that the object store has anything of."""

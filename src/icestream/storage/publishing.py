@@ -1,4 +1,4 @@
-"""Batches on their way from doors into logs, up to the acknowledgement that was asked for."""
+"""Publishing: from a door into a topic's log, up to the acknowledgement."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -12,14 +12,13 @@ from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
 from icestream.model.lone_message import SingleMessage
 from icestream.storage.disk import Disk
 from icestream.storage.table_watch import TableWatch
-from icestream.storage.topic import Committed, Topic
+from icestream.storage.topic import TableProgress, Topic
 from icestream.wal import Append, Payload
-
-# --------------------
-# Bytes that were received and not yet answered, bounded over all doors.
 
 
 class ByteBudget:
+    """Bounds the bytes that were received and are not acknowledged yet, over all doors."""
+
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -43,93 +42,83 @@ class ByteBudget:
                 self._empty.notify_all()
 
     def wait_until_empty(self, timeout_seconds: float) -> bool:
-        """Wait until everything received is answered; False when the time was up before."""
+        """Wait until everything received is acknowledged; return False when the time is up before."""
         with self._lock:
             return self._empty.wait_for(lambda: not self.used_bytes, timeout_seconds)
 
 
-Answer = Callable[[Append], None]
+OnAck = Callable[[Append], None]
 
 
-class Part(NamedTuple):
-    """What one producer sent, alone or with others. `answer` is called once, whatever happens."""
+class PublishItem(NamedTuple):
+    """One producer's batch. `on_ack` is called once: when the batch is at its level, or was refused."""
 
     batch: pa.RecordBatch | SingleMessage
-    producer: str
-    sequence: int
-    session: int
-    answer: Answer
+    on_ack: OnAck
+    producer: str = ""
+    sequence: int = 0
+    session: int = 0
 
 
 class Publishing:
+    """Check batches, hand them to the topics' logs, and acknowledge them. Doors call it; see `IcebergStorage.publish`.
+
+    A batch counts in the budget from `submit` until it is durable or refused.
+    """
+
     def __init__(self, limits: ServerSettings, budget: ByteBudget, disk: Disk, table_watch: TableWatch) -> None:
         self._limits = limits
         self._budget = budget
         self._disk = disk
         self._table_watch = table_watch
 
-    def publish(self, topic: Topic, part: Part, *, level: AckLevel, inline: bool) -> Append:
-        """See `IcebergStorage.publish`."""
-        payload, finished = self._prepare(topic, part, level)
+    def submit(self, topic: Topic, item: PublishItem, *, level: AckLevel, inline: bool) -> Append:
+        """Check a batch and queue it for the topic's log.
+
+        Inline, the calling thread makes it durable itself if no other thread is committing. An error means that nothing
+        was stored, and that `on_ack` is not called.
+        """
+        payload, finished = self._prepare(topic, item, level)
         try:
-            append = topic.log.submit(payload, finished, inline=inline, session=part.session)
+            append = topic.log.submit(payload, finished, inline=inline, session=item.session)
         except BaseException as error:
             self._budget.give_back(payload.frame_bytes)
             if isinstance(error, ClosedError):
                 raise topic.gone() from error
             raise
         if level is AckLevel.MEMORY:
-            append.notify(part.answer)
+            append.notify(item.on_ack)
         return append
 
-    def publish_all(self, topic: Topic, parts: Sequence[Part], *, level: AckLevel, inline: bool) -> None:
-        """Publish batches that came together, so that one commit serves them all; each is answered for itself."""
+    def submit_all(self, topic: Topic, items: Sequence[PublishItem], *, level: AckLevel, inline: bool) -> None:
+        """Submit batches that came in one request. One commit serves them all; each has its own acknowledgement."""
         prepared: list[Append] = []
-        for part in parts:
+        for item in items:
             try:
                 if level is AckLevel.MEMORY:
-                    self.publish(topic, part, level=level, inline=False)
+                    self.submit(topic, item, level=level, inline=False)
                 else:
-                    prepared.append(Append(*self._prepare(topic, part, level), session=part.session))
+                    prepared.append(Append(*self._prepare(topic, item, level), session=item.session))
             except IcestreamError as error:
-                Append(None, part.answer).finish(error)
-        if prepared:
-            self._submit_all(topic, prepared, inline=inline)
-
-    def _submit_all(self, topic: Topic, appends: list[Append], *, inline: bool) -> None:
+                Append(None, item.on_ack).finish(error)
+        if not prepared:
+            return
         try:
-            topic.log.submit_all(appends, inline=inline)
+            topic.log.submit_all(prepared, inline=inline)
         except IcestreamError as error:
             reason = topic.gone() if isinstance(error, ClosedError) else error
-            for append in appends:
+            for append in prepared:
                 append.finish(reason)
 
-    def publish_and_wait(
-        self,
-        topic: Topic,
-        level: AckLevel,
-        batch: pa.RecordBatch | SingleMessage,
-        producer: str,
-        sequence: int,
-        session: int,
-    ) -> Append:
-        answered = threading.Event()
-        part = Part(batch, producer, sequence, session, lambda _: answered.set())
-        append = self.publish(topic, part, level=level, inline=True)
-        answered.wait()
-        if append.error is not None:
-            raise append.error
-        return append
-
-    def _prepare(self, topic: Topic, part: Part, level: AckLevel) -> tuple[Payload, Answer]:
-        """The batch checked and ready for the log, its bytes counted; and what to do when it is durable or refused."""
-        limits, budget, batch, answer = self._limits, self._budget, part.batch, part.answer
+    def _prepare(self, topic: Topic, item: PublishItem, level: AckLevel) -> tuple[Payload, OnAck]:
+        """Check a batch and count its bytes; return its payload, and what to call when it is durable or refused."""
+        limits, budget, batch, on_ack = self._limits, self._budget, item.batch, item.on_ack
         if level is AckLevel.TABLE:
             topic.record.check_ack(level)
         payload = topic.payload(
             batch,
-            part.producer,
-            part.sequence,
+            item.producer,
+            item.sequence,
             max_message_bytes=limits.max_message_bytes,
             max_batch_bytes=limits.max_batch_bytes,
         )
@@ -142,17 +131,17 @@ class Publishing:
             if level is AckLevel.MEMORY:
                 return
             if level is AckLevel.TABLE and append.error is None:
-                self._answer_from_table(topic, append, batch.num_rows, answer)
+                self._acknowledge_from_table(topic, append, batch.num_rows, on_ack)
             else:
-                answer(append)
+                on_ack(append)
 
         return payload, finished
 
-    def _answer_from_table(self, topic: Topic, append: Append, count: int, answer: Answer) -> None:
-        def committed(result: Committed | IcestreamError) -> None:
+    def _acknowledge_from_table(self, topic: Topic, append: Append, count: int, on_ack: OnAck) -> None:
+        def committed(result: TableProgress | IcestreamError) -> None:
             if isinstance(result, IcestreamError):
                 append.error = result
-            answer(append)
+            on_ack(append)
 
         try:
             self._table_watch.when_committed(topic, append.base_offset + count, committed)

@@ -23,7 +23,7 @@ from icestream.model.clock import now_us
 from icestream.model.errors import IcestreamError, OverloadedError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.record import no_table
-from icestream.storage.topic import Committed, Topic
+from icestream.storage.topic import TableProgress, Topic
 
 if TYPE_CHECKING:
     from icestream.table import Tables
@@ -35,7 +35,7 @@ _MAX_ASKING_SHARE = 0.3
 """Of the time, the catalog's answers included."""
 _log = structlog.get_logger(__name__)
 
-Waiter = Callable[[Committed | IcestreamError], None]
+Waiter = Callable[[TableProgress | IcestreamError], None]
 
 
 class TableWatch:
@@ -123,12 +123,12 @@ class TableWatch:
         """Somebody is in a hurry for the messages below it to be in the table; 0 if nobody is."""
         return self._awaited.get(topic, 0)
 
-    def wait(self, topic: Topic, end: int, timeout_seconds: float, *, hurry: bool = True) -> Committed | None:
+    def wait(self, topic: Topic, end: int, timeout_seconds: float, *, hurry: bool = True) -> TableProgress | None:
         """Wait until all messages below `end` are in the table; None when the time was up before."""
         told = threading.Event()
-        results: list[Committed | IcestreamError] = []
+        results: list[TableProgress | IcestreamError] = []
 
-        def tell(result: Committed | IcestreamError) -> None:
+        def tell(result: TableProgress | IcestreamError) -> None:
             results.append(result)
             told.set()
 
@@ -222,14 +222,14 @@ class TableWatch:
         self._catalog_error = None
         self._show(topic, *found)
 
-    def _read(self, name: TopicName, stream_id: str) -> Committed:
+    def _read(self, name: TopicName, stream_id: str) -> TableProgress:
         """What a table says of itself; of one that is not there, or another stream's, that it has nothing."""
         table = self.tables.find(name)
         if table is None or table.ledger.stream_id != stream_id:
-            return Committed(0, None, now_us())
-        return Committed(table.ledger.committed_offset, table.snapshot_id, now_us(), len(table.quarantined))
+            return TableProgress(0, None, now_us())
+        return TableProgress(table.ledger.committed_offset, table.snapshot_id, now_us(), len(table.quarantined))
 
-    def _show(self, topic: Topic, committed: Committed, also: Committed | None = None) -> None:
+    def _show(self, topic: Topic, committed: TableProgress, also: TableProgress | None = None) -> None:
         reached: list[Waiter] = []
         with self._lock:
             topic.committed, topic.also_committed = committed, also

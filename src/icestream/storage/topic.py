@@ -41,7 +41,7 @@ from icestream.wal import Log, Payload, prepare
 
 
 @dataclass(frozen=True)
-class Committed:
+class TableProgress:
     offset: int | None = None
     """All messages below it are in the table. None until the catalog was read for the first time."""
     snapshot_id: int | None = None
@@ -73,9 +73,9 @@ class Topic:
     ) -> None:
         self.use(record)
         self.name: TopicName = record.name
-        self.committed = Committed()
+        self.committed = TableProgress()
         """Of the table: the first that the storage format feeds."""
-        self.also_committed: Committed | None = None
+        self.also_committed: TableProgress | None = None
         """Of the second, if it feeds two."""
         self.cloud = cloud
         """The topic's part in the cloud, where the settings name an object store."""

@@ -26,7 +26,7 @@ from icestream.config import Settings
 from icestream.model.callers import Callers
 from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidNameError, TooLargeError
-from icestream.storage import IcebergStorage, Topic
+from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.telemetry.combine import Combiner, TelemetryTarget
 from icestream.telemetry.convert import to_batch
 from icestream.telemetry.schemas import AttributeOwner, ConversionOptions, Promoted, Signal
@@ -185,15 +185,8 @@ class Ingest:
         failure: IcestreamError | None = None
         for topic, rows in parts:
             try:
-                handed.append(
-                    self._storage.publish(
-                        topic,
-                        _fitted(rows, topic.body_schema),
-                        level=AckLevel.DISK,
-                        answer=lambda _: waiting.release(),
-                        inline=False,
-                    )
-                )
+                item = PublishItem(_fitted(rows, topic.body_schema), lambda _: waiting.release())
+                handed.append(self._storage.publishing.submit(topic, item, level=AckLevel.DISK, inline=False))
             except IcestreamError as error:
                 failure = error
                 break

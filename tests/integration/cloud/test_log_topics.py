@@ -12,7 +12,6 @@ from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
-from icestream.storage.backlog import Backlog
 from icestream.storage.retention import prune_logs, prune_objects
 from icestream.subscription import SubscriptionOptions
 from icestream.table import Tables
@@ -147,7 +146,7 @@ def test_its_retention_can_be_changed_and_its_kind_cannot(stage: LogStage) -> No
 def test_the_pipeline_is_not_told_of_it(stage: LogStage) -> None:
     stage.put(3)
     stage.publish([b"x"])
-    backlog = Backlog(stage.storage)
+    backlog = stage.storage.backlog
     answer = backlog.ask()
     while not answer["complete"]:
         answer = backlog.ask()

@@ -9,7 +9,7 @@ from icestream.model.enums import AckLevel
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage
-from icestream.storage.publishing import Part
+from icestream.storage.publishing import PublishItem
 from icestream.wal import Append
 
 LEVELS = [AckLevel.DISK, AckLevel.MEMORY]
@@ -27,7 +27,7 @@ def broken(_: Append) -> None:
 def test_a_callback_that_raises_gives_its_bytes_back_once(tmp_path: Path, level: AckLevel) -> None:
     with storage(tmp_path) as store:
         topic = store.topics.create("default/events")
-        store.publish_all(topic, [Part(message_batch([b"a"]), "", 0, 0, broken)], level=level, inline=True)
+        store.publishing.submit_all(topic, [PublishItem(message_batch([b"a"]), broken)], level=level, inline=True)
         store.publish(topic, message_batch([b"b"]))
         assert store.budget.wait_until_empty(10)
         assert store.budget.used_bytes == 0
@@ -45,7 +45,7 @@ def test_a_callback_that_raises_keeps_no_other_of_a_request_from_its_acknowledge
 
     with storage(tmp_path) as store:
         topic = store.topics.create("default/events")
-        store.publish_all(
-            topic, [Part(message_batch([b"a"]), "", 0, 0, count) for _ in range(3)], level=level, inline=True
+        store.publishing.submit_all(
+            topic, [PublishItem(message_batch([b"a"]), count) for _ in range(3)], level=level, inline=True
         )
     assert calls == [1, 1, 1]

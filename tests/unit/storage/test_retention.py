@@ -16,7 +16,7 @@ from icestream.storage import IcebergStorage, Topic
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.storage.disk import Disk
 from icestream.storage.retention import Retention, make_room, prune_logs, prune_objects
-from icestream.storage.topic import Committed
+from icestream.storage.topic import TableProgress
 
 MESSAGES = 10
 FAR_US = 1 << 62
@@ -64,21 +64,21 @@ def test_the_size_that_a_log_may_have_counts_in_mebibytes(tmp_path: Path) -> Non
         topic = storage.topics.create("a/b", retention_mb=1)
         for _ in range(3):
             storage.publish(topic, message_batch([b"x" * 340_000]))
-        topic.committed = Committed(3)
+        topic.committed = TableProgress(3)
         assert 1_000_000 < topic.log.nbytes < 1 << 20
         assert start_after(topic, KEPT) == 0
         storage.publish(topic, message_batch([b"x" * 340_000]))
-        topic.committed = Committed(4)
+        topic.committed = TableProgress(4)
         assert start_after(topic, KEPT) == 1
 
 
 def test_a_table_topic_without_uploads_goes_by_its_table_alone(storage: IcebergStorage) -> None:
     topic = filled(storage)
     assert start_after(topic) == 0
-    topic.committed = Committed(4)
+    topic.committed = TableProgress(4)
     assert start_after(topic) == 4
     shelf = uploaded(topic, 2, uploads=False)
-    topic.committed = Committed(6)
+    topic.committed = TableProgress(6)
     shelf.store.asked.clear()
     assert start_after(topic) == 6
     assert not shelf.store.asked
@@ -88,11 +88,11 @@ def test_a_table_topic_with_uploads_waits_for_both(storage: IcebergStorage) -> N
     topic = filled(storage)
     shelf = uploaded(topic, 3)
     assert start_after(topic) == 0
-    topic.committed = Committed(7)
+    topic.committed = TableProgress(7)
     assert start_after(topic) == 3
     shelf.add(8)
     assert start_after(topic) == 7
-    topic.committed = Committed(9)
+    topic.committed = TableProgress(9)
     assert start_after(topic) == 8
 
 
@@ -138,7 +138,7 @@ def test_a_log_topic_without_a_store_keeps_everything(storage: IcebergStorage) -
 
 def test_the_log_keeps_what_cannot_be_read_back_from_the_store(storage: IcebergStorage) -> None:
     topic = filled(storage)
-    topic.committed = Committed(10)
+    topic.committed = TableProgress(10)
     shelf = uploaded(topic, 2, 4, 6)
     shelf.store.refuses.add("stat")
     assert start_after(topic) == 0
@@ -149,7 +149,7 @@ def test_the_log_keeps_what_cannot_be_read_back_from_the_store(storage: IcebergS
 
 def test_a_table_topics_own_limits_win_over_the_brokers(storage: IcebergStorage) -> None:
     topic = filled(storage, retention_minutes=60)
-    topic.committed = Committed(10)
+    topic.committed = TableProgress(10)
     last_us = topic.log.snapshot.sealed[0].footer.last_time_us
     assert start_after(topic, OLD, last_us + 30 * MINUTE_US) == 0
     assert start_after(topic, OLD, last_us + 60 * MINUTE_US + 1) >= 1
@@ -163,7 +163,7 @@ def test_a_full_disk_takes_what_is_elsewhere_whatever_the_limits_oldest_topic_fi
 ) -> None:
     first, second, third = (filled(storage, name) for name in ("a/z", "a/y", "a/x"))
     for topic in (first, second, third):
-        topic.committed = Committed(6)
+        topic.committed = TableProgress(6)
     looks = iter([1, 1, 1, 1, 10**9])  # full at first; still so before the first and the second topic
     disk = Disk(tmp_path, 100, measure=lambda _: next(looks))
     Retention(lambda: [third, second, first], storage.settings, disk).keep_room()
@@ -174,13 +174,13 @@ def test_a_full_disk_takes_nothing_that_is_nowhere_else(storage: IcebergStorage)
     topic = filled(storage)
     uploaded(topic, 4)
     assert make_room([topic]) == 0
-    topic.committed = Committed(10)
+    topic.committed = TableProgress(10)
     assert make_room([topic]) == 4
 
 
 def test_the_watch_makes_room_only_while_the_disk_is_full(storage: IcebergStorage, tmp_path: Path) -> None:
     topic = filled(storage)
-    topic.committed = Committed(5)
+    topic.committed = TableProgress(5)
     free = [10**9, 1, 10**9]
     disk = Disk(tmp_path, 100, measure=lambda _: free[0])
     retention = Retention(lambda: [topic], storage.settings, disk)
@@ -216,7 +216,7 @@ def test_objects_of_a_table_topic_go_by_what_the_catalog_says_now(
     monkeypatch.setattr(topic, "find_fed_tables", find)
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 0
     assert not asked  # nothing was known to be in the table
-    topic.committed = Committed(9)
+    topic.committed = TableProgress(9)
     assert prune_objects([topic], CloudRetentionSettings(time_minutes=None), FAR_US) == 0
     assert not asked  # nothing had had its time
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 1
@@ -239,7 +239,7 @@ def test_objects_stay_while_one_of_two_tables_lacks_their_messages(
         class ledger:  # noqa: N801 - as above
             committed_offset = 3
 
-    topic.committed = Committed(9)
+    topic.committed = TableProgress(9)
     monkeypatch.setattr(topic, "find_fed_tables", lambda: [Full, Behind])
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 1
     assert shelf.ranges == [(3, 6), (6, 9)]
@@ -301,7 +301,7 @@ def test_a_catalog_that_is_away_holds_up_no_topic_that_needs_none(
     kinds = [StorageKind.TABLE, StorageKind.TABLE, StorageKind.LOG]
     shelves = [uploaded(topic, 3, 6, storage_kind=kind) for topic, kind in zip(topics, kinds, strict=True)]
     for topic in topics:
-        topic.committed = Committed(10)
+        topic.committed = TableProgress(10)
     monkeypatch.setattr(Topic, "find_fed_tables", away)
     assert prune_objects(topics, CLOUD_OLD, FAR_US) == 1
     assert [len(shelf.ranges) for shelf in shelves] == [2, 2, 1]
@@ -311,7 +311,7 @@ def test_a_catalog_that_is_away_holds_up_no_topic_that_needs_none(
 def test_a_full_disk_takes_what_the_table_has_though_the_object_store_is_away(storage: IcebergStorage) -> None:
     topics = [filled(storage, name) for name in ("a/a", "a/b")]
     for topic in topics:
-        topic.committed = Committed(10)
+        topic.committed = TableProgress(10)
     uploaded(topics[0], 10).store.refuses.update({"stat", "read"})
     assert make_room(topics) > 0
     assert [topic.log.start_offset > 0 for topic in topics] == [False, True]
@@ -321,7 +321,7 @@ def test_a_topic_that_fails_in_an_unknown_way_holds_up_no_other(
     storage: IcebergStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [filled(storage, name) for name in ("a/a", "a/b")]
-    topics[1].committed = Committed(10)
+    topics[1].committed = TableProgress(10)
     monkeypatch.setattr(topics[0].log, "revive", lambda: 1 // 0)
     assert make_room(topics) > 0
     assert topics[1].log.start_offset > 0
@@ -329,7 +329,7 @@ def test_a_topic_that_fails_in_an_unknown_way_holds_up_no_other(
 
 def test_a_storage_that_closes_does_not_wait_for_a_round_to_end(storage: IcebergStorage) -> None:
     topic = filled(storage)
-    topic.committed = Committed(10)
+    topic.committed = TableProgress(10)
     retention = Retention(lambda: [topic], storage.settings, storage.disk)
     retention.stop()
     retention.run()

@@ -21,9 +21,9 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import encode_schema, message_batch
 from icestream.model.offsets import StartPosition
-from icestream.storage import IcebergStorage, Topic
+from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.storage.retention import prunable_below, prune_logs
-from icestream.storage.topic import Committed
+from icestream.storage.topic import TableProgress
 from icestream.table import Tables, TableSpec
 
 PATIENCE_SECONDS = 60.0
@@ -113,7 +113,12 @@ def test_a_publish_at_level_table_is_answered_when_its_snapshot_is_there(
 ) -> None:
     topic = storage.topics.create("a/b")
     answered = threading.Event()
-    append = storage.publish(topic, message_batch([b"x", b"y"]), level=AckLevel.TABLE, answer=lambda _: answered.set())
+    append = storage.publishing.submit(
+        topic,
+        PublishItem(message_batch([b"x", b"y"]), lambda _: answered.set()),
+        level=AckLevel.TABLE,
+        inline=True,
+    )
     assert topic.log.durable_end == 2
     commit(tables, topic, 1)
     assert storage.table_watch.wait(topic, 1, PATIENCE_SECONDS)
@@ -129,7 +134,7 @@ def test_those_who_listen_hear_how_far_somebody_waits_for_the_table(storage: Ice
     publish(storage, topic, b"x", b"y", b"z")
     heard: list[int] = []
     watch.listeners.add(lambda of: heard.append(watch.awaited_end(of)))
-    waited: list[Committed | IcestreamError] = []
+    waited: list[TableProgress | IcestreamError] = []
     watch.when_committed(topic, 2, waited.append)
     watch.when_committed(topic, 1, waited.append)
     watch.when_committed(topic, 3, waited.append, hurry=False)
@@ -144,7 +149,7 @@ def test_those_who_listen_hear_how_far_somebody_waits_for_the_table(storage: Ice
 
 
 def test_those_who_wait_hear_of_the_end_of_the_topic_and_of_the_broker(tmp_path: Path) -> None:
-    heard: list[Committed | IcestreamError] = []
+    heard: list[TableProgress | IcestreamError] = []
     with IcebergStorage(settings(tmp_path)) as storage:
         first, second = storage.topics.create("a/first"), storage.topics.create("a/second")
         for topic in (first, second):
@@ -162,7 +167,7 @@ def test_a_table_of_another_stream_says_nothing_about_this_one(storage: IcebergS
     new = storage.topics.create("a/b")
     publish(storage, new, b"z")
     storage.table_watch.hint(new.name)
-    assert storage.table_watch.wait(new, 0, PATIENCE_SECONDS) == Committed(0, None, new.committed.read_us)
+    assert storage.table_watch.wait(new, 0, PATIENCE_SECONDS) == TableProgress(0, None, new.committed.read_us)
 
 
 def test_deleting_a_topic_drops_its_table(storage: IcebergStorage, tables: Tables) -> None:

@@ -23,11 +23,10 @@ from icestream.server.requests import parse_object, take
 from icestream.server.subscription_requests import NAMING, OPENING, all_figures, description, named, open_subscription
 from icestream.server.tenant_figures import MAX_TENANTS, TenantFigures
 from icestream.storage import IcebergStorage
-from icestream.storage.backlog import Backlog, cut_range
 from icestream.storage.pipeline_figures import PASS_FIELDS, SUMMED, TOPIC_FIELDS, PipelineFigures
 from icestream.storage.record import CHANGEABLE, topic_schema
 from icestream.storage.stats import topic_stats
-from icestream.wal import check_offset
+from icestream.wal import check_offset, split_range
 
 # --------------------
 # The native door's actions for topics in the cloud: ship now, recover, list objects.
@@ -103,7 +102,7 @@ _MAX_PIECES = 10_000
 class PipelineActions:
     def __init__(self, storage: IcebergStorage, figures: PipelineFigures) -> None:
         self._storage = storage
-        self._backlog = Backlog(storage)
+        self._backlog = storage.backlog
         self.figures = figures
 
     def handlers(self) -> dict[str, Handler]:
@@ -159,7 +158,7 @@ class PipelineActions:
         max_pieces = take(fields, "max_pieces", int, operation=operation, default=_MAX_PIECES)
         if piece_bytes < 1 or not 1 <= max_pieces <= _MAX_PIECES:
             raise InvalidRequestError(f"piece_bytes is 1 or more, max_pieces 1 to {_MAX_PIECES}", operation=operation)
-        return {"ends": cut_range(log, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)}
+        return {"ends": split_range(log, start, end, range_bytes=piece_bytes, max_ranges=max_pieces)}
 
     def _committed(self, fields: Fields) -> Fields:
         operation = "committed"

@@ -24,7 +24,7 @@ from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.lone_message import SingleMessage
 from icestream.protocol.publish import split_lone_message
-from icestream.storage import IcebergStorage, Part, Topic
+from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.wal import Append
 
 _OPERATION = "publish"
@@ -167,14 +167,10 @@ class PublishStream:
 
         if in_table:  # many are answered at once, by the thread that all topics share
             self._answers.use_queue()
-        self._storage.publish(
+        self._storage.publishing.submit(
             topic,
-            batch,
-            producer=request.producer,
-            sequence=request.sequence or 0,
-            session=request.session,
+            PublishItem(batch, answer, request.producer, request.sequence or 0, request.session),
             level=level,
-            answer=answer,
             inline=not request.more and level is not AckLevel.MEMORY,
         )
 
@@ -201,10 +197,10 @@ class PublishStream:
                 together.add({"id": part.id, "error": append.error.to_dict()})
 
         published = [
-            Part(share, part.producer, part.sequence or 0, part.session, partial(answer, part))
+            PublishItem(share, partial(answer, part), part.producer, part.sequence or 0, part.session)
             for part, share in zip(parts, shares, strict=True)
         ]
-        self._storage.publish_all(topic, published, level=level, inline=not request.more)
+        self._storage.publishing.submit_all(topic, published, level=level, inline=not request.more)
 
     def _count(self, append: Append, count: int, started: float) -> None:
         self._metrics.published(count, append.nbytes, perf_counter() - started)

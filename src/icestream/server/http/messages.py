@@ -22,7 +22,7 @@ from icestream.server.http.reading import Piece, parse_start, piece_as_json, rea
 from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.server.http.waiting import ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
-from icestream.storage import IcebergStorage, Topic
+from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.wal import Append
 
 # --------------------
@@ -156,15 +156,8 @@ class MessagesApi:
             # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
             topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
             level = AckLevel.parse(options.ack, operation="publish") if options.ack is not None else topic.default_ack
-            self._storage.publish(
-                topic,
-                batch,
-                producer=producer,
-                sequence=sequence,
-                level=level,
-                answer=_answer_to(answered),
-                inline=False,
-            )
+            item = PublishItem(batch, _answer_to(answered), producer, sequence)
+            self._storage.publishing.submit(topic, item, level=level, inline=False)
             return topic, level
 
         topic, level = await run_in_threadpool(submit)

@@ -40,7 +40,7 @@ _NO_LIMIT = 1 << 62
 _log = structlog.get_logger(__name__)
 
 
-class Piece(NamedTuple):
+class SegmentSpan(NamedTuple):
     """What is durable of a segment."""
 
     segment: SealedSegment | ActiveSegment
@@ -117,7 +117,7 @@ class LogSource:
                 break
         return LogRange(first_offset, end_offset, start, end)
 
-    def _cut(self, piece: Piece, position: int, room: int, *, first: bool) -> tuple[LogPosition, int] | None:
+    def _cut(self, piece: SegmentSpan, position: int, room: int, *, first: bool) -> tuple[LogPosition, int] | None:
         """The last place in a segment that its index knows and that there is room for; if `first`, one too far."""
         found = self._index(piece).frame_within(position, position + room)
         if found is None or found[1] >= piece.limit or (found[1] > position + room and not first):
@@ -160,7 +160,7 @@ class LogSource:
                 yield SegmentSlice(file, str(piece.path), number, piece.header.seed, start, end)
 
     @contextmanager
-    def _open(self, piece: Piece) -> Iterator[File]:
+    def _open(self, piece: SegmentSpan) -> Iterator[File]:
         file = self._log.context.files.open(piece.path)
         try:
             yield file
@@ -213,7 +213,7 @@ class LogSource:
                     return LogPosition(header.number, position) if frame.base_offset == offset else None
         return None
 
-    def _index(self, piece: Piece) -> SparseIndex:
+    def _index(self, piece: SegmentSpan) -> SparseIndex:
         if isinstance(piece.segment, ActiveSegment):
             return piece.segment.index
         with self._open(piece) as file:
@@ -267,8 +267,8 @@ class LogNotes:
         write_record(self._files, self._path, notes.to_fields())
 
 
-def _pieces(snapshot: LogSnapshot, start: LogPosition | None = None) -> list[Piece]:
+def _pieces(snapshot: LogSnapshot, start: LogPosition | None = None) -> list[SegmentSpan]:
     """The segments from the one on that a place lies in."""
-    pieces = [Piece(segment, segment.footer.position, segment.footer.end_offset) for segment in snapshot.sealed]
-    pieces.append(Piece(snapshot.active, snapshot.active_position, snapshot.end_offset))
+    pieces = [SegmentSpan(segment, segment.footer.position, segment.footer.end_offset) for segment in snapshot.sealed]
+    pieces.append(SegmentSpan(snapshot.active, snapshot.active_position, snapshot.end_offset))
     return [piece for piece in pieces if start is None or piece.header.number >= start.file_seq]

@@ -31,13 +31,7 @@ from icestream.cloud import ObjectDescriptor, ObjectStore, Trailer, UploadHead
 from icestream.cloud.object import check_trailer, stream_prefix, topic_prefix
 from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
-from icestream.model.errors import (
-    ConflictError,
-    DamagedError,
-    IcestreamError,
-    ObjectNotFoundError,
-    TopicNotFoundError,
-)
+from icestream.model.errors import ConflictError, DamagedError, IcestreamError, ObjectNotFoundError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.cloud.discovery import (
     READERS,

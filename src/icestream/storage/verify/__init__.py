@@ -20,18 +20,17 @@ compares that with the table, `layout` looks at the table's files, `cloud_audit`
 """
 
 from icestream.storage.verify.findings import Finding, Verification
-from icestream.storage.verify.logs import BrokerLogs, DirectoryLogs, Logs, LogView
-from icestream.storage.verify.stores import Clouds
+from icestream.storage.verify.logs import AuditedLogs, BrokerLogs, Clouds, DirectoryLogs, LogView
 from icestream.storage.verify.tables import open_tables
 from icestream.storage.verify.verify import verify_topic
 
 __all__ = [
+    "AuditedLogs",
     "BrokerLogs",
     "Clouds",
     "DirectoryLogs",
     "Finding",
     "LogView",
-    "Logs",
     "Verification",
     "open_tables",
     "verify_topic",

@@ -73,7 +73,7 @@ def note_plain_files(tables: Sequence[TopicTable], report: Verification) -> None
 # The table's files: whether they lie as they should, and are what the table says of them.
 
 
-class Layout:
+class TableLayoutAudit:
     """Is told of row groups as they are opened, those of a file one after the other."""
 
     def __init__(self, contents: TableContents, report: Verification) -> None:

@@ -9,12 +9,18 @@ from icestream.model.errors import IcestreamError, PermissionDeniedError, Unauth
 from icestream.model.names import TopicName
 from icestream.model.quarantine import quarantined_ranges
 from icestream.storage.cloud import TopicCloud
-from icestream.storage.verify.cloud import CloudAudit
+from icestream.storage.verify.cloud import CloudAudit, JoinedLog
 from icestream.storage.verify.findings import Finding, Verification
-from icestream.storage.verify.joined_log import JoinedLog
 from icestream.storage.verify.logs import LogView
 from icestream.storage.verify.reconcile import Reconciliation
-from icestream.storage.verify.tables import FindTable, Layout, check_quarantine, find_all, note_plain_files, reach
+from icestream.storage.verify.tables import (
+    FindTable,
+    TableLayoutAudit,
+    check_quarantine,
+    find_all,
+    note_plain_files,
+    reach,
+)
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.scan import ordered_scan
@@ -155,7 +161,7 @@ def _verify(
     check_quarantine(table, report)
     aside = quarantined_ranges(entry for one in (table, *also) for entry in one.quarantined)
     contents = read_contents(table)
-    layout = Layout(contents, report)
+    layout = TableLayoutAudit(contents, report)
     layout.check_overlaps()
     layout.check_delete_files()
     total = ledger.committed_offset

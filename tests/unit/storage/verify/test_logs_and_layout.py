@@ -7,7 +7,7 @@ from icestream.client.pipeline import BacklogAnswer, TopicBacklog
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.verify import BrokerLogs, Verification
-from icestream.storage.verify.tables import Layout
+from icestream.storage.verify.tables import TableLayoutAudit
 from icestream.table.contents import StoredFile, TableContents
 
 TOPIC = TopicName("default", "events")
@@ -41,7 +41,7 @@ def overlaps(*files: tuple[int, int]) -> Verification:
     fields: dict[str, Any] = {"delete_files": 0, "snapshots": (), "manifests": 1, "target_file_bytes": 1}
     stored = tuple(StoredFile(f"{number}", (0,), 1, 1, *file) for number, file in enumerate(files))
     report = Verification(TOPIC)
-    Layout(
+    TableLayoutAudit(
         TableContents(stored, is_partitioned=False, sort_by=(), offset_column="offset", **fields), report
     ).check_overlaps()
     return report
