@@ -268,7 +268,7 @@ MUTANTS = (
     Mutant(
         "range-stream-id",
         "the check that a range was read of the right stream",
-        (("client:RangeReader._check_stream", never("_stream_id")),),
+        (("client:_check_stream", never("stream_id")),),
         (f"{MADE_AGAIN}::test_messages_of_a_topic_made_again_never_come_into_the_kept_table_of_the_old_one",),
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""The client of one broker."""
+"""`Client`: the object that applications begin with."""
 
 import contextlib
 import os
@@ -30,7 +30,6 @@ from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer
 from icestream.client.publisher import Outbox
-from icestream.client.range_reader import FrameCalls
 from icestream.client.receipt import wait_committed
 from icestream.client.subscription import Subscription
 from icestream.client.transport import PublishTransport
@@ -41,14 +40,14 @@ from icestream.model.offsets import StartPosition
 from icestream.model.units import MIB
 
 MAX_IN_FLIGHT = 8
-"""Of one producer. The broker recognises the last 16 batches of a producer, so a repeat is always among them."""
+"""Per producer. The broker recognises the last 16 batches of a producer, so a repeated batch is always among them."""
 
 _CLOSE_POLL_S = 0.05
 _BATCH_HEADROOM_BYTES = 1024
-"""Arrow's own header and padding of a batch, for which the broker's limit must leave room."""
+"""Arrow's header and padding of a batch, which count towards the broker's limit."""
 
 
-class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, SqlCalls):
+class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
     """Talks to one broker: `Client("grpc://host:port")`, or `Client(endpoint)` with a `BrokerEndpoint`.
 
     One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
@@ -114,15 +113,14 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
     ) -> Producer:
         """Open a producer.
 
-        `name`: with a name of your own, a producer that is opened again goes on with its numbering. The last one that
-        was opened has the name, here or elsewhere: what an earlier one sends is refused with `ProducerFencedError`,
-        unless they are not `exclusive`. Then several may send the same messages under the same numbers, and each
-        number is stored once, whoever sends it first. `linger_ms`: how long a batch waits for more messages; with 0 the
-        first message goes at once, and messages collect only while an acknowledgement is awaited. `max_in_flight`:
-        batches sent and not acknowledged. `max_buffer_bytes`: of messages not acknowledged; beyond it `send` waits, at
-        most `block_timeout` seconds. `retry_timeout`: seconds without any success after which what waits fails; None
-        tries forever.
-        `next_sequence`: where a producer with a name of its own goes on if the broker does not remember it.
+        `name`: a producer with a given name continues its numbering when it is opened again. The producer that was
+        opened last has the name, here or elsewhere: messages of earlier ones are refused with `ProducerFencedError`.
+        Without `exclusive`, several producers may send the same messages under the same numbers; each number is stored
+        once. `next_sequence`: where a producer with a given name goes on if the broker does not remember it.
+        `linger_ms`: how long a batch waits for more messages. With 0 the first message is sent at once, and messages
+        collect only while an acknowledgement is awaited. `max_in_flight`: batches sent and not acknowledged.
+        `max_buffer_bytes`: bytes of messages not acknowledged; beyond it `send` waits, at most `block_timeout` seconds.
+        `retry_timeout`: seconds without any success after which waiting messages fail; None tries forever.
         """
         text = str(TopicName.parse(topic))
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
@@ -142,7 +140,7 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         chosen = _unique_name() if name is None else check_producer(name)
         is_alone = name is not None and exclusive
         if is_alone and any((other.topic, other.name) == (text, name) for other in tuple(self._producers)):
-            # The broker would refuse what the first one sends: it is told here who did that.
+            # The broker would refuse the messages of the first one, with an error that does not say why.
             raise InvalidRequestError(
                 f"this client has a producer {name!r} open",
                 operation="open producer",
@@ -212,10 +210,10 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> pa.Table:
-        """The messages from `start` to before `end`, or to the end of what is durable now, where that is sooner.
+        """Return the messages from `start` to before `end`, or to the durable end if that is lower.
 
-        They come from wherever they are: the broker's memory, its log, the table. The broker leaves out other columns
-        than `columns`, and messages that do not meet `where`, an SQL condition such as `key = 'a' and offset > 10`.
+        They come from the broker's memory, its log, the cloud or the table. `columns`: only these. `where`: only
+        messages that meet this SQL condition, such as `key = 'a' and offset > 10`.
         """
         ticket: dict[str, Any] = {"topic": str(TopicName.parse(topic)), "start": position_of(start).to_json()}
         chosen = {"end": end, "columns": None if columns is None else list(columns), "filter": where}
@@ -243,19 +241,17 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         where: str | None = None,
         committed: bool = False,
     ) -> Consumer:
-        """Read a topic as a stream, with no group and no memory of what was read.
+        """Read a topic as a stream. The broker keeps no progress: for that, use `subscribe`.
 
-        `where`: an SQL condition on columns; the broker sends what meets it. `committed`: read the table itself, to
-        the end of what is committed to it, though the broker has the newest messages at hand.
-
-        With `follow` it waits for new messages, and a broker that goes away and comes back costs only time: reading
-        goes on at the next offset, without gap or duplicate.
+        `where`: an SQL condition on columns; only messages that meet it come. `committed`: read the table alone, up to
+        its committed offset. With `follow` the consumer waits for new messages, and survives a restart of the broker:
+        reading goes on at the next offset, without gap or duplicate.
         """
         self._connection.check_open("consume")
         position = position_of(start)
         text = str(TopicName.parse(topic))
         if follow and position.kind == "latest":
-            # The end as it is now, as a number: asking a second time, after a lost connection, would leave a gap.
+            # The present end as a number: `latest` after a lost connection would leave a gap.
             position = StartPosition.offset(self.describe_topic(text).durable_end)
         consumer = Consumer(
             self._connection,
@@ -289,15 +285,15 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
         max_bytes: int = 8 * MIB,
         create: bool = True,
     ) -> Subscription:
-        """Consume from a subscription, which remembers what was acknowledged, and is made if there is none.
+        """Consume from a subscription. It keeps what was acknowledged, and is created if there is none.
 
         `type`: `exclusive` (the default of a new one), `shared`, `failover` or `key-shared`. `start`: where a new one
-        begins. `filter`: an SQL condition on columns, such as `attributes['source'] = 'web'`. `ack_timeout` seconds
-        after which a message that was not acknowledged is delivered again; `nack_delay` seconds after a `nack` (1).
-        `max_redeliveries`: a message that failed more often goes to `dead_letter_topic`. What is not given stays as
-        it is; options of a subscription can be changed while nobody consumes from it.
+        begins. `filter`: an SQL condition on columns, such as `attributes['source'] = 'web'`. `ack_timeout`: seconds
+        after which an unacknowledged message is delivered again; `nack_delay`: seconds after a `nack` (1).
+        `max_redeliveries`: a message that failed more often goes to `dead_letter_topic`. An option that is not given
+        stays unchanged; options of a subscription can be changed while it has no consumers.
         `consumer`: a name for statistics. At most `receiver_queue` messages and `max_bytes` wait here to be taken.
-        A connection that breaks is made again, and what was not acknowledged is delivered again.
+        After a lost connection the client connects again, and unacknowledged messages are delivered again.
         """
         if min(receiver_queue, max_bytes) < 1:
             raise InvalidRequestError("receiver_queue and max_bytes are 1 or more", operation="subscribe")
@@ -324,10 +320,10 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, FrameCalls, CloudCalls, Sq
     # ---- the end
 
     def close(self, timeout: float = 5.0) -> None:
-        """End everything that this client has open.
+        """Close everything that this client has open.
 
-        Messages that are on their way get up to `timeout` seconds if the broker is connected; then the receipts of
-        those that are not acknowledged fail with ClosedError.
+        Messages in flight get up to `timeout` seconds if the broker is connected. Then the receipts of unacknowledged
+        messages fail with ClosedError.
         """
         deadline = time.monotonic() + timeout
         producers = list(self._producers)

@@ -22,16 +22,6 @@ from icestream.model.errors import (
     error_from_dict,
 )
 
-# --------------------
-# How gRPC, inside Flight, waits for the network.
-#
-# By default every message passes through gRPC's event engine: a thread that polls wakes one that reads, which wakes the
-# one that waits. With the engine switched off the waiting thread polls by itself, and a round trip takes about half the
-# time (docs/decisions/0006). The switch is an environment variable that gRPC reads once, so it is set only until
-# Flight's
-# gRPC has read it, and not at all where somebody has set it already.
-
-
 CLIENT = "-event_engine_client"
 SERVER = "-event_engine_listener"
 
@@ -42,9 +32,12 @@ _done = False
 
 
 def poll_directly(side: str) -> None:
-    """To be called before the first Flight client or server is made; later it has no effect.
+    """Have the thread that waits for the network poll it by itself. Call it before the first Flight client or server.
 
-    Each process switches its own side only: with both off, a server did not always come to its end.
+    By default every message passes through gRPC's event engine: a thread that polls wakes one that reads, which wakes
+    the one that waits. With the engine switched off a round trip takes about half the time (docs/decisions/0006). The
+    switch is an environment variable that gRPC reads once. It is set only until Flight's gRPC has read it, and never
+    where it is set already. Each process switches its own side only: with both off, a server did not always end.
     """
     global _done  # noqa: PLW0603 - gRPC's own switch is one for the whole process
     with _lock:
@@ -61,13 +54,15 @@ def poll_directly(side: str) -> None:
 _CHANNEL = [
     # Clients in one process do not share each other's broken connections.
     ("grpc.use_local_subchannel_pool", 1),
-    # Flight's streams cannot be cancelled from outside: a broker that stopped answering is noticed by its silence.
+    # Flight's streams cannot be cancelled from outside: keepalive notices a broker that stopped answering.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
 
 class Connection:
+    """Flight calls to one broker. Safe to use from several threads."""
+
     def __init__(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.url = endpoint.url
@@ -86,7 +81,7 @@ class Connection:
         self._client = self._new_client()
 
     def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """One administrative call; fields that are None are left out. `timeout_s` is for those that take long."""
+        """Make an administrative call; fields that are None are left out. `timeout_s` is for calls that take long."""
         self.check_open(name)
         body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
         retries = 1
@@ -98,14 +93,14 @@ class Connection:
                 failure = self.typed(error, name)
                 if not (retries and _not_sent(error)):
                     raise failure from error
-                retries -= 1  # the broker may be back since the channel last tried: once more on the new channel
+                retries -= 1  # the broker may be back since the channel last tried: try once more on the new channel
             else:
                 break
-        answer: dict[str, Any] = json.loads(results[0].body.to_pybytes()) if results else {}
-        return answer
+        response: dict[str, Any] = json.loads(results[0].body.to_pybytes()) if results else {}
+        return response
 
     def get(self, ticket: dict[str, Any], operation: str = "read") -> Any:
-        """A reader of the ticket's stream. Errors of the broker show when it is read from."""
+        """Return a reader of the ticket's stream. Errors of the broker show when it is read from."""
         self.check_open(operation)
         try:
             return self._client.do_get(fl.Ticket(json.dumps(ticket).encode()), self._stream)
@@ -113,7 +108,7 @@ class Connection:
             raise self.typed(error, operation) from error
 
     def put(self, schema: pa.Schema) -> tuple[Any, Any]:
-        """A publishing stream: its writer, and the reader of its acknowledgements."""
+        """Open a publish stream; return its writer, and the reader of its acknowledgements."""
         self.check_open("publish")
         try:
             writer, reader = self._client.do_put(fl.FlightDescriptor.for_path("publish"), schema, self._stream)
@@ -122,7 +117,7 @@ class Connection:
         return writer, reader
 
     def exchange(self, path: str) -> tuple[Any, Any]:
-        """A stream that goes both ways: its writer and its reader. Errors of the broker show when it is read from."""
+        """Open a stream in both directions; return its writer and its reader. Errors show when it is read from."""
         self.check_open(path)
         try:
             writer, reader = self._client.do_exchange(fl.FlightDescriptor.for_path(path), self._stream)
@@ -131,13 +126,13 @@ class Connection:
         return writer, reader
 
     def typed(self, error: Exception, operation: str) -> IcestreamError:
-        """The broker's own error where the call carries one, else what the transport's error means."""
+        """Return the broker's own error if the call carries one, else what the transport's error means."""
         fields = _error_fields(error)
         if fields is not None:
             return error_from_dict(fields)
         reason = _first_sentence(error)
         if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
-            self._start_afresh()
+            self._renew_channel()
             return UnavailableError(
                 f"cannot reach a broker at {self.url}",
                 operation=operation,
@@ -145,7 +140,7 @@ class Connection:
                 remedy="check the address and that the broker runs",
             )
         if isinstance(error, fl.FlightTimedOutError):
-            return DeadlineError(f"no answer from the broker at {self.url} in time", operation=operation)
+            return DeadlineError(f"no response from the broker at {self.url} in time", operation=operation)
         if isinstance(error, fl.FlightUnauthenticatedError | fl.FlightUnauthorizedError):
             is_known = isinstance(error, fl.FlightUnauthorizedError)
             return (PermissionDeniedError if is_known else UnauthenticatedError)(
@@ -155,10 +150,10 @@ class Connection:
             return InvalidRequestError(reason, operation=operation)
         return IcestreamError(f"the broker at {self.url} failed: {reason}", operation=operation)
 
-    def _start_afresh(self) -> None:
+    def _renew_channel(self) -> None:
         """Use a new channel from now on: a broken one tries to connect only now and then.
 
-        Streams on the old one go on to their end; it is let go with the last of them.
+        Streams on the old channel go on to their end; it is closed with the last of them.
         """
         if not self._closed:
             self._client = self._new_client()
@@ -189,21 +184,19 @@ def _error_fields(error: Exception) -> dict[str, Any] | None:
 
 
 def _not_sent(error: Exception) -> bool:
-    """Whether the call failed before it could have had any effect."""
+    """Tell whether the call failed before it could have had any effect."""
     return isinstance(error, fl.FlightUnavailableError) and "failed to connect" in str(error)
 
 
 def _first_sentence(error: Exception) -> str:
-    """Flight's messages go on with a trace or gRPC's debug context, which help nobody."""
+    """Return the error's text without the trace and gRPC's debug context that Flight appends."""
     text = str(error).split(". gRPC client debug context", 1)[0].split(". Detail: Python exception", 1)[0]
     return text.removeprefix("Flight returned ").split("with message: ", 1)[-1]
 
 
-# --------------------
-# How long to wait before the next try: exponential, with jitter so that clients do not return all at once.
-
-
 class Backoff:
+    """How long to wait before the next try: exponential, with jitter so that clients do not return all at once."""
+
     def __init__(self, first_s: float = 0.02, limit_s: float = 2.0) -> None:
         self._first_s = first_s
         self._limit_s = limit_s

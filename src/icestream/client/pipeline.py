@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from icestream.client.connection import Connection
-from icestream.client.range_reader import RangeReader
+from icestream.client.range_reader import FrameReader, RangeReader
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName
 
@@ -87,8 +87,14 @@ class PipelineCalls:
         return list(self._connection.action("cut_range", fields)["ends"])
 
     def read_range(self, topic: TopicName | str, stream_id: str, start: int, end: int) -> RangeReader:
-        """Every message of a range exactly once, or an error."""
+        """Read every message of a range exactly once, or raise."""
         return RangeReader(self._connection, str(topic), stream_id, start, end)
+
+    def read_frames(
+        self, topic: TopicName | str, stream_id: str, start: int, end: int, *, bodies: bool = True
+    ) -> FrameReader:
+        """Read the frames of a range, undecoded; without bodies, only where they begin and end."""
+        return FrameReader(self._connection, str(topic), stream_id, start, end, bodies=bodies)
 
     def tell_committed(self, topic: TopicName, stream_id: str, offset: int, snapshot_id: int | None) -> None:
         """Hint that all messages below `offset` are in the topic's table."""

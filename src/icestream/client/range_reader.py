@@ -1,11 +1,11 @@
-"""Reading a range of a topic's offsets, each once and in order, with what is missing for good accounted for.
+"""Reading a range of offsets completely: every message of one stream once and in order, or an error.
 
-Unlike a consumer it has no thread and reads nothing ahead, so it holds one batch; and it ends well only if the whole
-range was accounted for, by one and the same stream.
+Unlike a consumer, these readers have no thread and read nothing ahead: they hold one batch. `RangeReader` gives Arrow
+batches; `FrameReader` gives the frames of the broker's log, undecoded.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +14,7 @@ import pyarrow.flight as fl
 from icestream.client.connection import Connection
 from icestream.model.errors import DamagedError, TopicNotFoundError
 from icestream.model.frames import Frame
-from icestream.model.messages import slice_from
-from icestream.model.names import TopicName
+from icestream.model.messages import end_offset, first_offset, slice_from
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.protocol.read import frames_in, schemas_of
 
@@ -34,7 +33,7 @@ class RangeReader:
         self.lost_ranges = NO_OFFSETS
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range as batches. Raises unless every offset came, or was announced as lost."""
+        """Yield the range as batches. Raises unless every offset came, or was announced as lost."""
         yield from self._read()
         if self.next_offset != self._end:
             raise DamagedError(
@@ -43,31 +42,20 @@ class RangeReader:
                 place=self._topic,
                 retryable=True,
             )
-        self._check_stream()
+        _check_stream(self._connection, self._topic, self._stream_id, "read")
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        reader = self._connection.get({"topic": self._topic, "start": self.next_offset, "end": self._end})
-        try:
-            while True:
-                try:
-                    chunk = reader.read_chunk()
-                except StopIteration:
-                    reader = None
-                    return
-                batch = self._following(chunk.data, _announced(chunk.app_metadata))
-                if batch.num_rows:
-                    yield batch
-        except (fl.FlightError, pa.ArrowException) as error:
-            raise self._connection.typed(error, "read") from error
-        finally:
-            if reader is not None:
-                reader.cancel()
+        ticket = {"topic": self._topic, "start": self.next_offset, "end": self._end}
+        for chunk in _chunks(self._connection, ticket, "read"):
+            batch = self._following(chunk.data, _announced(chunk.app_metadata))
+            if batch.num_rows:
+                yield batch
 
     def _following(self, batch: pa.RecordBatch, lost: int) -> pa.RecordBatch:
         if batch.num_rows == 0:
             self._pass_over(lost)
             return batch
-        first = batch.column(0)[0].as_py()
+        first = first_offset(batch)
         if first < self.next_offset:
             batch = slice_from(batch, self.next_offset)
             first = self.next_offset
@@ -78,7 +66,7 @@ class RangeReader:
                 place=self._topic,
             )
         count = batch.num_rows
-        if count and (batch.column(0)[-1].as_py() != first + count - 1 or first + count > self._end):
+        if count and (end_offset(batch) != first + count or first + count > self._end):
             raise DamagedError(
                 f"the batch at offset {first} is not {count} messages of the range that was asked for",
                 operation="read",
@@ -94,30 +82,53 @@ class RangeReader:
             self.lost_ranges |= OffsetRanges.of([(self.next_offset, self.next_offset + lost)])
             self.next_offset += lost
 
-    def _check_stream(self) -> None:
-        """A topic that was deleted and made again has the same offsets and other messages; its stream id tells.
-
-        Ids do not come back: if it is the right one after the last batch, it was right before each of them.
-        """
-        found = self._connection.action("describe_topic", {"topic": self._topic})["stream_id"]
-        if found != self._stream_id:
-            raise TopicNotFoundError(
-                f"the topic was deleted and made again: its stream is {found}, not {self._stream_id}",
-                operation="read",
-                place=self._topic,
-            )
-
 
 def _announced(metadata: Any) -> int:
+    """Return how many messages before the batch the broker announces as lost."""
     return int(json.loads(metadata.to_pybytes()).get("lost", 0)) if metadata is not None else 0
 
 
-# --------------------
-# Reading a topic's frames undecoded, as the broker's log has them.
+def _chunks(
+    connection: Connection,
+    ticket: dict[str, Any],
+    operation: str,
+    on_schema: Callable[[pa.Schema], None] = lambda _schema: None,
+) -> Iterator[Any]:
+    """Yield what the broker sends, behind the schema for `on_schema`. A caller that stops early ends the call."""
+    reader = connection.get(ticket, operation)
+    is_complete = False
+    try:
+        on_schema(reader.schema)
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                is_complete = True
+                return
+            yield chunk
+    except (fl.FlightError, pa.ArrowException) as error:
+        raise connection.typed(error, operation) from error
+    finally:
+        if not is_complete:
+            reader.cancel()
+
+
+def _check_stream(connection: Connection, topic: str, stream_id: str, operation: str) -> None:
+    """Raise if the topic was deleted and created again: it has the same offsets then, and other messages.
+
+    Stream ids are never reused. So if the id is right after the last batch, it was right before each of them.
+    """
+    found = connection.action("describe_topic", {"topic": topic})["stream_id"]
+    if found != stream_id:
+        raise TopicNotFoundError(
+            f"the topic was deleted and made again: its stream is {found}, not {stream_id}",
+            operation=operation,
+            place=topic,
+        )
 
 
 class FrameReader:
-    """The frames with offsets of `start` to before `end`, of one stream. Iterate over it once, to its end."""
+    """Reads the frames with offsets from `start` to before `end` of one stream. Iterate over it once, to its end."""
 
     def __init__(
         self, connection: Connection, topic: str, stream_id: str, start: int, end: int, *, bodies: bool
@@ -130,41 +141,10 @@ class FrameReader:
         """The bodies' own schemas by id, serialized; known once the first frames came."""
 
     def __iter__(self) -> Iterator[list[Frame]]:
-        """About a megabyte of frames at a time."""
-        reader = self._connection.get(self._ticket)
-        try:
-            self.schemas = schemas_of(reader.schema)
-            while True:
-                try:
-                    chunk = reader.read_chunk()
-                except StopIteration:
-                    reader = None
-                    break
-                yield list(frames_in(chunk.data))
-        except (fl.FlightError, pa.ArrowException) as error:
-            raise self._connection.typed(error, "read frames") from error
-        finally:
-            if reader is not None:
-                reader.cancel()
-        self._check_stream()
+        """Yield about a megabyte of frames at a time."""
+        for chunk in _chunks(self._connection, self._ticket, "read frames", self._take_schemas):
+            yield list(frames_in(chunk.data))
+        _check_stream(self._connection, self._topic, self._stream_id, "read frames")
 
-    def _check_stream(self) -> None:
-        found = self._connection.action("describe_topic", {"topic": self._topic})["stream_id"]
-        if found != self._stream_id:
-            raise TopicNotFoundError(
-                f"the topic was deleted and made again: its stream is {found}, not {self._stream_id}",
-                operation="read frames",
-                place=self._topic,
-            )
-
-
-class FrameCalls:
-    """What `Client` offers as its own."""
-
-    _connection: Connection
-
-    def read_frames(
-        self, topic: TopicName | str, stream_id: str, start: int, end: int, *, bodies: bool = True
-    ) -> FrameReader:
-        """The frames of a range, undecoded; without bodies, where they begin and end."""
-        return FrameReader(self._connection, str(topic), stream_id, start, end, bodies=bodies)
+    def _take_schemas(self, schema: pa.Schema) -> None:
+        self.schemas = schemas_of(schema)
