@@ -1,7 +1,6 @@
 """`icestream quarantine`: frames that the pipeline could not write."""
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -58,7 +57,7 @@ class QuarantinedFrame:
         return read_frame(self.table, self.entry)
 
     @cached_property
-    def about(self) -> QuarantineRecord:
+    def record(self) -> QuarantineRecord:
         return read_record(self.table, self.entry)
 
     @cached_property
@@ -67,15 +66,15 @@ class QuarantinedFrame:
 
     def content(self) -> bytes:
         """Return the frame's file."""
-        return frame_file(self.frame, self.about.stream_id)
+        return frame_file(self.frame, self.record.stream_id)
 
     def messages(self) -> pa.RecordBatch:
         """Return the published messages from the first quarantined offset on; raise unless every value is valid."""
         frame = self.frame
         if frame.schema_id == MESSAGES_SCHEMA_ID:
             schema = MESSAGE_SCHEMA
-        elif self.about.schema is not None:
-            schema = decode_schema(self.about.schema)
+        elif self.record.schema is not None:
+            schema = decode_schema(self.record.schema)
         else:
             raise InvalidMessageError(
                 f"the columns of the frame's schema {frame.schema_id} are not known", operation="decode"
@@ -96,10 +95,8 @@ class QuarantinedFrame:
         return {"topic": str(self.topic), **self.entry.to_json(), "retried": self.retried}
 
 
-@contextlib.contextmanager
-def open_catalog(config_file: Path | None, data: Path | None) -> Iterator[FindTable]:
-    with open_tables(read_settings(config_file, {"data_dir": data})) as tables:
-        yield tables
+def open_catalog(config_file: Path | None, data: Path | None) -> contextlib.AbstractContextManager[FindTable]:
+    return open_tables(read_settings(config_file, {"data_dir": data}))
 
 
 def find(tables: FindTable, topic: str | None) -> list[QuarantinedFrame]:
@@ -145,7 +142,7 @@ def publish_again(found: QuarantinedFrame, client: Client) -> dict[str, int | No
             "it is published again already", operation="retry", place=str(found.topic), details=found.retried
         )
     batch = found.messages()
-    name = f"quarantine-{found.entry.first_offset}-{found.about.stream_id}"
+    name = f"quarantine-{found.entry.first_offset}-{found.record.stream_id}"
     with client.producer(found.topic, name=name, exclusive=False) as producer:
         before = min(producer.next_sequence, batch.num_rows)
         rest = batch.slice(before)
@@ -305,7 +302,7 @@ def _describe(found: QuarantinedFrame) -> dict[str, Any]:
     }
     return {
         **found.to_json(),
-        "reason": found.about.reason,
+        "reason": found.record.reason,
         "header": header,
         "body_start": bytes(islice(frame.body, _HEX_BYTES)).hex(),
         "error": None if refusal is None else str(refusal),
