@@ -1,8 +1,8 @@
 """A checksum of rows that depends on their values alone.
 
-Arrow can hold the same values in many ways: sliced, with anything at all in the place of a null, cut into batches here
-or there. So each column is hashed as three streams: which values are null, how long texts and lists are, and the values
-that are there. A stream does not know where batches were cut. Floats count by their bits: a NaN equals itself.
+Arrow can hold equal values in many ways: sliced, with any bytes in place of a null, cut into other batches. So each
+column is hashed as three streams: which values are null, how long strings and lists are, and the values. Where batches
+were cut does not matter. Floats count by their bits: a NaN equals itself.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _BITS_PER_BYTE = 8
 
 
 class Fingerprint:
-    """Of rows with one schema, given batch by batch."""
+    """The checksum of rows with one schema, which come batch by batch."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0
@@ -31,7 +31,7 @@ class Fingerprint:
         self.rows += len(columns[0]) if columns else 0
 
     def digest(self) -> str:
-        """Of all rows so far."""
+        """Return the checksum of all rows so far."""
         whole = xxhash.xxh3_128(self.rows.to_bytes(8, "little"))
         for column in self._columns:
             whole.update(column.digest())

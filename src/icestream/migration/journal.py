@@ -1,11 +1,11 @@
-"""Which rows of which files are in the topic: the topic itself says so.
+"""The journal: which rows of which files are in the topic. The topic itself says so.
 
-A file's rows are published by a producer of the file's own name and numbered from 0, so `producer` and `sequence` of
-what is there are the journal. It cannot be lost, and it cannot disagree with what was published.
+A file's rows are published by a producer with the file's name and numbered from 0, so the topic's `producer` and
+`sequence` columns are the journal. It cannot be lost, and it cannot disagree with what was published.
 
-The broker recognises a repeated batch of the producers that it remembers, which are the newest some thousand. So while
-a migration goes on, the topic is asked again for what others brought in meanwhile: another migration of the same files
-may have finished one so long ago that the broker has forgotten its producer.
+The broker recognises repeated batches of the last few thousand producers. During a long migration the topic is asked
+again for what other runs have published: the broker may have forgotten the producer of a file that another run finished
+long ago.
 """
 
 from collections import defaultdict
@@ -23,17 +23,17 @@ from icestream.migration.retries import with_retries
 from icestream.migration.sources import FileSource, FoundFile
 from icestream.migration.target import MigrationTarget
 from icestream.model.errors import OffsetOutOfRangeError
-from icestream.model.messages import ENVELOPE, MESSAGE_SCHEMA
+from icestream.model.messages import ENVELOPE, MESSAGE_SCHEMA, OFFSET
 from icestream.model.names import TopicName
 
 _END_OF_PREFIX = PRODUCER_PREFIX[:-1] + chr(ord(PRODUCER_PREFIX[-1]) + 1)
 _UNSEEN_ROWS = 1_000
-"""So many may come without being looked at: their producers are fewer than a broker remembers."""
+"""So many rows may come between two looks: they have fewer producers than a broker remembers."""
 
 
 @dataclass(frozen=True)
 class Present:
-    """What the topic has of one file."""
+    """The rows that the topic has of one file."""
 
     rows: int = 0
     first_sequence: int = 0
@@ -43,7 +43,7 @@ class Present:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the beginning of the file without a hole, each row once as far as numbers tell."""
+        """Whether it is the beginning of the file without a gap, each row once by its numbers."""
         return self.rows == self.end_sequence - self.first_sequence and (not self.rows or not self.first_sequence)
 
     def __add__(self, later: "Present") -> "Present":
@@ -63,7 +63,7 @@ NOTHING = Present()
 
 class Journal:
     def __init__(self, client: Client, topic: TopicName, *, is_plain: bool) -> None:
-        """`is_plain`: the topic has messages, no columns of its own."""
+        """`is_plain`: the topic has no columns of its own."""
         self._client = client
         self._topic = topic
         self._names = [part.name if is_plain else f"_{part.name}" for part in ENVELOPE]
@@ -79,24 +79,24 @@ class Journal:
         return {*self._present, *self._own}
 
     def read(self) -> None:
-        """Take in what the topic has now."""
+        """Read what the topic has now."""
         end = self._end()
         if end - self._seen_end != self._own_rows:
             for producer, found in with_retries(lambda: self._ask(self._seen_end, end)).items():
                 self._present[producer] = self._present.get(producer, NOTHING) + found
-        else:  # nobody but this migration has published
+        else:  # only this migration has published
             for producer, found in self._own.items():
                 self._present[producer] = self._present.get(producer, NOTHING) + found
         self._own, self._own_rows, self._seen_end = {}, 0, end
 
     def refresh(self) -> bool:
-        """Take in what came since, if it could be so much that the broker has forgotten who sent it."""
+        """Read what came since, if it is so much that the broker may have forgotten its producers."""
         if is_much := self._end() - self._seen_end >= _UNSEEN_ROWS:
             self.read()
         return is_much
 
     def note(self, producer: str, sequence: int, offset: int, count: int) -> None:
-        """Rows that the broker has confirmed. What was seen before, or another run brought in, is not counted twice."""
+        """Note acknowledged rows. Rows that were read before, or that another run published, are not counted twice."""
         if offset >= self._seen_end and sequence >= self.of(producer).end_sequence:
             found = Present(count, sequence, sequence + count, offset, offset + count)
             self._own[producer] = self._own.get(producer, NOTHING) + found
@@ -118,20 +118,8 @@ class Journal:
         return {name: Present(*rest) for name, *rest in zip(*(column.to_pylist() for column in found), strict=True)}
 
 
-# --------------------
-# What is to be done with each file, from what the topic has of it and of files like it.
-#
-# A file whose rows may be in the topic under another name is refused rather than published a second time: only its
-# owner
-# knows whether they are wanted twice. `again` is how the owner says so.
-#
-# Another run may bring in a copy meanwhile. So a file is judged once more before its first row is sent, when others
-# have
-# published much, and once more in the end: where two runs sent copies at the same moment, the later one to end says so.
-
-
 class JudgedFile(Protocol):
-    """What is looked at of a file."""
+    """What `Judge` needs of a file."""
 
     found: FoundFile
     report: FileReport
@@ -140,6 +128,15 @@ class JudgedFile(Protocol):
 
 
 class Judge:
+    """Decides what to do with each file, from what the topic has of it and of files like it.
+
+    A file whose rows may be in the topic under another name is refused: only its owner knows whether they are wanted
+    twice, and says so with `again`.
+
+    Another run may publish a copy meanwhile. So a file is judged again before its first row is sent, if others have
+    published much, and again at the end: if two runs sent copies at the same time, the later one reports it.
+    """
+
     def __init__(
         self, client: Client, source: FileSource, target: MigrationTarget, journal: Journal, *, again: bool
     ) -> None:
@@ -152,7 +149,7 @@ class Judge:
         self._take_in()
 
     def _take_in(self) -> None:
-        """What the journal has by now."""
+        """Read the identities of all files in the journal."""
         self._contents: dict[str, set[str]] = defaultdict(set)
         self._paths: dict[str, set[str]] = defaultdict(set)
         for producer in self._journal.producers():
@@ -166,7 +163,7 @@ class Judge:
             self._judge(file)
 
     def judge_again(self, file: JudgedFile) -> bool:
-        """Right before its rows are sent: whether they still may be."""
+        """Return whether a file's rows may still be sent, right before they are."""
         if self._journal.refresh():
             self._take_in()
             if not self._journal.of(file.identity.producer).rows:
@@ -174,13 +171,13 @@ class Judge:
         return file.report.state is not FileState.REFUSED
 
     def find_doubles(self, files: Sequence[JudgedFile]) -> None:
-        """Of files whose rows this run has sent: those that another run sent under another name at the same time."""
+        """Fail files that this run sent and that another run sent from another path at the same time."""
         self._take_in()
         for file in files:
             if file.report.published and not self._again and self._paths[file.identity.content] - self._own_paths:
                 file.report.fail(
                     FileState.DIFFERENT,
-                    "another migration brought the same content in from another path at the same time: "
+                    "another migration published the same content from another path at the same time: "
                     "the topic has its rows twice",
                 )
 
@@ -203,30 +200,28 @@ class Judge:
             self._refuse_others(file)
 
     def _refuse_others(self, file: JudgedFile) -> None:
-        """What the topic has of the same path, or of the same content, must not have come from elsewhere."""
+        """Refuse a file if the topic has another version of it, or the same content from another path."""
         report, identity = file.report, file.identity
         if self._again:
             return
         if self._contents[identity.path]:
             report.fail(
                 FileState.REFUSED,
-                "another version of this file was migrated before; --again brings this one in beside it",
+                "another version of this file was migrated before; --again adds this one",
             )
         elif self._paths[identity.content] - self._own_paths:
-            report.fail(
-                FileState.REFUSED, "the same content was migrated from another path; --again brings it in once more"
-            )
+            report.fail(FileState.REFUSED, "the same content was migrated from another path; --again adds it once more")
 
     def _is_of_topic(self, file: JudgedFile) -> bool:
-        """Whether the file was written from this very topic: its first row stands where the file says it stood."""
+        """Return whether the file was written from this topic: the topic has its first row at the file's offset."""
         columns = envelope_of(file.schema)
         if columns is None or not self._target.exists:
             return False
         with ParquetSource(self._source, file.found) as opened:
             first = opened.first_row(columns)
-        if first is None or first.column(0)[0].as_py() is None:
+        offset = None if first is None else first.column(OFFSET)[0].as_py()
+        if first is None or offset is None:
             return False
-        offset = first.column(0)[0].as_py()
         prefix = "" if self._target.schema.equals(MESSAGE_SCHEMA) else "_"
         names = [f"{prefix}{part.name}" for part in ENVELOPE]
         try:

@@ -1,10 +1,10 @@
-"""Which column of a file becomes which of the topic, and how; decided by the schemas alone, before anything is read.
+"""Maps a file's columns to the topic's, by the schemas alone, before any row is read.
 
-Columns are matched by name. What the topic has and the file has not is null, or in telemetry what OTLP means by
-leaving it out: 0 and the empty text; a row's `time` and its nanoseconds, and `service_name`, are found from each other
-where one is missing. What the names of folders say (`region=eu`) is a column too, of a file that has none of that name.
-What the file has and the topic has not is refused, but for the columns that icestream itself puts there, and what
-folders only repeat. Nothing else is dropped unless the caller said so.
+Columns are matched by name. A column that only the topic has is null, or in telemetry what OTLP means by an absent
+field: 0 and the empty string. A row's `time` and its nanoseconds, and `service_name`, are derived from other columns if
+they are missing. Names of folders (`region=eu`) are columns too, unless the file has a column of that name. A column
+that only the file has is refused, except columns that icestream itself adds, and those that folders only repeat. No other
+column is dropped unless the caller says so.
 """
 
 import re
@@ -26,19 +26,14 @@ from icestream.telemetry import Signal
 from icestream.telemetry.arrays import timestamps
 from icestream.telemetry.schemas import SERVICE_NAME
 
-# --------------------
-# Values of one Arrow type as another one's, where nothing can be lost on the way.
-#
-# Whether a type fits is decided once, by the types; what depends on values (a number that is too large, a text that
-# is no
-# UTF-8) is checked as they are converted, and raises `pa.ArrowInvalid`. Nested types are converted field by field, by
-# name.
-
+# Conversion of values from one Arrow type to another without loss. The types decide once whether they fit. What depends
+# on values (a number that is too large, a string that is not UTF-8) is checked during conversion, and raises
+# `pa.ArrowInvalid`. Nested types are converted field by field, by name.
 
 Converter = Callable[[pa.Array], pa.Array]
 
 IDS = frozenset({"trace_id", "span_id", "parent_span_id"})
-"""Columns, and fields of links and exemplars, whose texts are hexadecimal."""
+"""Columns, and fields of links and exemplars, whose strings are hexadecimal."""
 
 _NANOS = pa.timestamp("ns", tz="UTC")
 _HEX = np.full(256, 255, np.uint8)
@@ -48,11 +43,11 @@ _NO_DIGIT = 255
 
 
 class UnfitError(Exception):
-    """A type that does not become another one. The text begins with the place inside the column, if any."""
+    """A type cannot be converted to another. The message begins with the path inside the column, if any."""
 
 
 def converter(source: pa.DataType, target: pa.DataType, name: str) -> Converter | None:
-    """How values of a column of this name are converted; None where they are taken as they are."""
+    """Return how values of a column of this name are converted; None if they are taken as they are."""
     if kinds.is_dictionary(source):
         inner = converter(source.value_type, target, name) or _same
         return lambda array: inner(array.dictionary_decode())
@@ -72,7 +67,7 @@ def converter(source: pa.DataType, target: pa.DataType, name: str) -> Converter 
 
 
 def _by_name(source: pa.DataType, target: pa.DataType, name: str) -> Converter | None:
-    """Columns whose meaning is known: ids may be written as texts, and times as timestamps."""
+    """Return the conversion of columns with a known meaning: ids may be strings, and times timestamps."""
     if name in IDS and kinds.is_binary(target) and (_is_text(source) or _is_bytes(source)):
         return _hex_ids if _is_text(source) else _ids
     if name.endswith("_unix_nano") and kinds.is_int64(target) and kinds.is_timestamp(source):
@@ -81,7 +76,7 @@ def _by_name(source: pa.DataType, target: pa.DataType, name: str) -> Converter |
 
 
 def truncated(target: pa.DataType) -> Converter:
-    """Timestamps cut off to a coarser unit: for columns beside which the exact time is kept."""
+    """Truncate timestamps to a coarser unit, for columns whose exact time another column keeps."""
     return lambda array: _in_utc(array).cast(target, safe=False)
 
 
@@ -99,7 +94,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _casts(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether Arrow's checked cast keeps the value, or fails."""
+    """Return whether Arrow's checked cast keeps every value or fails."""
     both = (source, target)
     if _is_text(source) or _is_bytes(source):
         return _is_text(target) or _is_bytes(target)
@@ -112,7 +107,7 @@ def _casts(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _in_utc(array: pa.Array) -> pa.Array:
-    """Times without a zone are taken as UTC."""
+    """Read times without a zone as UTC."""
     return pc.assume_timezone(array, "UTC") if array.type.tz is None else array
 
 
@@ -125,14 +120,14 @@ def _nanos(array: pa.Array) -> pa.Array:
 
 
 def _ids(array: pa.Array) -> pa.Array:
-    """As OTLP has it, an id without bytes is none."""
+    """Make empty ids null: in OTLP an id without bytes is absent."""
     found = array.cast(pa.binary())
     empty = pc.equal(pc.binary_length(found), 0)
     return pc.if_else(empty, pa.scalar(None, pa.binary()), found) if pc.any(empty).as_py() else found
 
 
 def _hex_ids(array: pa.Array) -> pa.Array:
-    """Bytes from their hexadecimal digits."""
+    """Decode hexadecimal digits."""
     texts = array.cast(pa.string())
     dense = texts.drop_null()
     lengths = pc.binary_length(dense).to_numpy().astype(np.int64)
@@ -194,15 +189,12 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
-# --------------------
-# Columns that stand in the names of folders: `region=eu/…`.
-#
-# Those who write such trees leave the column out of the file, so the folder is all that has the value. It fills the
-# topic's column of that name. A folder's column may be left out unasked only where the file itself says the same.
-
+# Columns in the names of folders: `region=eu/…`. Programs that write such trees leave the column out of the file, so
+# only the folder has the value. It fills the topic's column of that name. A folder's column is dropped without being
+# asked only if the file itself has the value.
 
 Partitions = Mapping[str, str | None]
-"""By column, the value as text; None where the folder says that there is none."""
+"""The value of each column as text; None if the folder stands for null."""
 
 _FOLDER_OPERATION = "read folder names"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -212,7 +204,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
 
 
 def partitions_of(path: str) -> dict[str, str | None]:
-    """What the folders of a file name, as Hive and Spark write it: `%XX` stands for a character."""
+    """Return the columns in a file's folder names, as Hive and Spark write them: `%XX` encodes a character."""
     found: dict[str, str | None] = {}
     for part in PurePosixPath(path).parts[:-1]:
         before, sign, after = part.partition("=")
@@ -250,9 +242,9 @@ def _is_time(field: pa.Field) -> bool:
 
 
 def folder_value(name: str, value: str | None, target: pa.Field) -> pa.Scalar:
-    """A folder's text as a value of the topic's column; `InvalidMessageError` where it does not fit.
+    """Return a folder's text as a value of the topic's column. Raise `InvalidMessageError` if it does not fit.
 
-    Raises `UnfitError` where no text becomes such a column.
+    Raise `UnfitError` if no text can become such a column.
     """
     convert = _from_text(target)
     if value is None:
@@ -281,14 +273,14 @@ def _from_text(target: pa.Field) -> Converter:
 
 
 def _whole_number(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """In decimal digits, as all who write such folders do; Arrow would read others as well."""
+    """Read decimal digits only. Arrow would read other forms too."""
     if not _WHOLE_NUMBER.fullmatch(texts[0].as_py()):
         raise pa.ArrowInvalid("it is no whole number")
     return texts.cast(kind)
 
 
 def _folder_moment(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Times without a zone are UTC."""
+    """Read times without a zone as UTC."""
     if kind.tz is None:
         return texts.cast(kind)
     try:
@@ -313,10 +305,10 @@ Make = Callable[[Columns, int], pa.Array]
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What the caller says about columns."""
+    """What the caller chooses for columns."""
 
     renames: Mapping[str, str] = field(default_factory=dict)
-    """By the file's name, or the folders', the topic's."""
+    """The topic's name of a column, by the file's or folder's name."""
     ignored: frozenset[str] = frozenset()
 
 
@@ -324,7 +316,7 @@ class ColumnOptions:
 class MappedColumn:
     target: pa.Field
     origin: str
-    """For people: where the values come from."""
+    """Shown to people: where the values come from."""
     source: str | None
     make: Make
 
@@ -333,17 +325,17 @@ class MappedColumn:
 class ColumnMap:
     schema: pa.Schema
     columns: tuple[MappedColumn, ...]
-    """In the order in which they are made: what others are found from comes first."""
+    """In the order in which they are made: a column comes before those derived from it."""
     dropped: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def sources(self) -> list[str]:
-        """The columns that have to be read."""
+        """The columns to read."""
         return list(dict.fromkeys(column.source for column in self.columns if column.source is not None))
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the topic's columns; `InvalidMessageError` names the column with a value that does not fit."""
+        """Return the rows with the topic's columns. `InvalidMessageError` names a column with an unfit value."""
         read: Columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         made: Columns = {}
         for column in self.columns:
@@ -410,7 +402,7 @@ def map_columns(
 
 
 def _named(found: Sequence[str], column_options: ColumnOptions) -> dict[str, str]:
-    """By the names of the file's columns, those of the topic that they are meant for; ignored ones are left out."""
+    """Return the topic's column for each column of the file, without ignored ones."""
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise InvalidRequestError(f"column {twice[0]!r} is there twice", operation=_OPERATION)
     names = {name: column_options.renames.get(name, name) for name in found if name not in column_options.ignored}
@@ -429,7 +421,7 @@ def _named(found: Sequence[str], column_options: ColumnOptions) -> dict[str, str
 def _dropped(
     found: pa.Schema, wanted: pa.Schema, partitions: Partitions, names: Mapping[str, str], column_options: ColumnOptions
 ) -> list[str]:
-    """Columns that only repeat where a row was stored, unless the topic has them or the caller a place for them."""
+    """Return columns that only repeat where a row was stored, and that neither topic nor caller wants."""
     own = envelope_of(found) or []
     own = own if not set(own) & set(wanted.names) else []
     free = {*partitions} - {*wanted.names, *own, *column_options.renames}
@@ -437,7 +429,7 @@ def _dropped(
 
 
 def envelope_of(schema: pa.Schema) -> list[str] | None:
-    """The columns that icestream adds to rows, if all of them are there: offset, time, producer, sequence."""
+    """Return the names of the envelope's columns (offset, time, producer, sequence) if the file has all."""
     for prefix in ("_", ""):
         names = [f"{prefix}{part.name}" for part in ENVELOPE]
         pairs = zip(names, ENVELOPE, strict=True)
@@ -451,7 +443,7 @@ def _is_like(found: pa.DataType, own: pa.DataType) -> bool:
 
 
 def _direct(target: pa.Field, name: str, kind: pa.DataType, signal: Signal | None) -> MappedColumn:
-    """In telemetry a null where none may be is what OTLP means by leaving the field out."""
+    """Map a column directly. In telemetry a forbidden null becomes what OTLP means by an absent field."""
     if signal is not None and target.name == _TIME and kinds.is_timestamp(kind) and not kind.equals(target.type):
         convert: Converter | None = truncated(target.type)
     else:
@@ -480,7 +472,7 @@ def _from_folder(target: pa.Field, name: str, value: str | None, signal: Signal 
 def _derived(
     missing: list[pa.Field], by_target: Mapping[str, str], found: pa.Schema, signal: Signal | None
 ) -> tuple[list[MappedColumn], list[pa.Field]]:
-    """Columns of telemetry that others of the same row tell, and what is still missing then."""
+    """Return telemetry columns that are derived from others of the row, and the columns still missing."""
     if signal is None:
         return [], missing
     nanos = NANOS[signal]

@@ -1,4 +1,4 @@
-"""Nested arrays taken apart and put together again, with slices and nulls accounted for."""
+"""Takes nested arrays apart and builds them again. Slices and nulls are handled."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Lengths = npt.NDArray[np.int64]
 
 
 def dense_parts(array: pa.Array) -> tuple[Lengths, list[pa.Array]]:
-    """Of an array without nulls: how long its lists are, and what is in them; of a struct, its fields."""
+    """Return the lengths of an array's lists and their values; of a struct, its fields. The array has no nulls."""
     kind = array.type
     if kinds.is_struct(kind):
         return np.zeros(0, np.int64), list(array.flatten())
@@ -26,7 +26,7 @@ def dense_parts(array: pa.Array) -> tuple[Lengths, list[pa.Array]]:
 
 
 def rebuilt(array: pa.Array, target: pa.DataType, lengths: Lengths, parts: list[pa.Array]) -> pa.Array:
-    """An array of `target` with the nulls of `array`, from the parts that `dense_parts` gave of the rest of it."""
+    """Return an array of type `target` with the nulls of `array`, from the `dense_parts` of its other values."""
     absent = array.is_null()
     if kinds.is_struct(target):
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=absent)
@@ -39,7 +39,7 @@ def rebuilt(array: pa.Array, target: pa.DataType, lengths: Lengths, parts: list[
 
 
 def text_bytes(array: pa.Array) -> Any:
-    """The values of texts or bytes without nulls, one behind the other."""
+    """Return the joined values of strings or bytes without nulls."""
     _, offsets, data = array.buffers()
     if data is None or not len(array):
         return b""

@@ -1,7 +1,7 @@
-"""One Parquet file: who it is, and its rows as a stream of batches.
+"""One Parquet file: its identity, and its rows as a stream of batches.
 
 Memory is bounded by a batch, whatever the size of row groups: pages are read as they are needed. Batches are cut at
-the same rows each time, so that a batch that is sent again is recognised as the same.
+the same rows each time, so that the broker recognises a batch that is sent again.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _REMEDY = "restore the file or leave it out; the others are not held up by it"
 
 
 class Identity(NamedTuple):
-    """Two files of the same path and content are one. The content is known by its footer, which lists every part."""
+    """Identifies a file by its path and content. The footer, which lists every part, stands for the content."""
 
     path: str
     content: str
@@ -36,7 +36,7 @@ class Identity(NamedTuple):
 
     @property
     def producer(self) -> str:
-        """The name under which the file's rows are published; its rows are numbered from 0."""
+        """The producer name of the file's rows. They are numbered from 0."""
         return f"{PRODUCER_PREFIX}{self.path}-{self.content}"
 
 
@@ -48,16 +48,16 @@ class RowSlice(NamedTuple):
 
 
 class ParquetSource:
-    """An open file. Everything that is wrong with its bytes is a `DamagedError` that names it."""
+    """An open file. Damage raises a `DamagedError` that names the file."""
 
     def __init__(self, source: FileSource, found: FoundFile) -> None:
         self._found = found
-        self._threads = not source.is_remote  # a file in Python has one place to read from
+        self._threads = not source.is_remote  # a Python file has one read position
         self._file = source.open(found)
         try:
             self.identity = self._identify()
             with self._damage("its footer cannot be read"):
-                # A path, where there is one, is read without Python's lock.
+                # Arrow reads a path without Python's lock.
                 what: Any = self._file if source.is_remote else found.place
                 self._parquet = pq.ParquetFile(what, buffer_size=_BUFFER_BYTES, pre_buffer=False)
                 self.schema: pa.Schema = self._parquet.schema_arrow.remove_metadata()
@@ -80,8 +80,8 @@ class ParquetSource:
         content = blake2b(footer + size.to_bytes(8, "little"), digest_size=16)
         return Identity(path.hexdigest(), content.hexdigest())
 
-    def pieces(self, columns: list[str], batch_rows: int, start: int = 0) -> Iterator[RowSlice]:
-        """The rows from `start` on, at most `batch_rows` a batch, never across row groups."""
+    def slices(self, columns: list[str], batch_rows: int, start: int = 0) -> Iterator[RowSlice]:
+        """Yield the rows from `start` on, at most `batch_rows` a batch, never across row groups."""
         row = 0
         for group in range(self.row_groups):
             count = self._parquet.metadata.row_group(group).num_rows
@@ -98,8 +98,8 @@ class ParquetSource:
                     row += batch.num_rows
 
     def first_row(self, columns: list[str]) -> pa.RecordBatch | None:
-        """Some columns of the first row; None of a file without rows."""
-        return next((piece.batch for piece in self.pieces(columns, 1)), None)
+        """Return some columns of the first row; None if there are no rows."""
+        return next((one.batch for one in self.slices(columns, 1)), None)
 
     @contextlib.contextmanager
     def _damage(self, what: str) -> Iterator[None]:

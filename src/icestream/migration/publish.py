@@ -1,12 +1,12 @@
-"""A file's rows on their way into the topic, each once.
+"""Publishes a file's rows to the topic, each once.
 
-1. The file is read through and converted once, and nothing is sent: damage, or a value that does not fit, is found here
-   and leaves no half of a file behind. Its checksum is taken meanwhile.
-2. The rows that the topic has not are sent, numbered by their place in the file, from the first that is missing.
+1. The file is read and converted once, and nothing is sent. Damage, or a value that does not fit, is found here, so no
+   half of a file is published. The checksum is taken meanwhile.
+2. The rows that the topic lacks are sent, numbered by their position in the file, from the first that is missing.
 
-A crash after any batch leaves the beginning of the file in the topic, and the next run goes on behind it. A batch that
-was stored though nobody heard of it is sent again under the same number, and the broker knows it. Two runs at the same
-time send the same numbers: the broker takes each once, and who comes too late goes on where the other is.
+A crash after any batch leaves the beginning of the file in the topic; the next run continues after it. A batch that was
+stored but not acknowledged is sent again under the same numbers, and the broker recognises it. Two concurrent runs send
+the same numbers: the broker takes each once, and the later run continues where the other is.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ Advance = Callable[[int], None]
 
 @dataclass
 class CheckedFile:
-    """What step 1 found out about a file."""
+    """The result of step 1."""
 
     fingerprint: Fingerprint
     marks: dict[int, str] = field(default_factory=dict)
-    """By a number of rows, the checksum of so many rows from the first: tells where a difference lies."""
+    """Checksums of the first rows, by their number: they tell where a difference lies."""
 
 
 @dataclass(frozen=True)
 class OpenedFile:
-    """A file that is open, and how its columns become the topic's."""
+    """An open file, and how its columns become the topic's."""
 
     path: str
     file: ParquetSource
@@ -63,42 +63,42 @@ class FilePublisher:
         self._journal = journal
         self._batch_rows = batch_rows
 
-    def check(self, job: OpenedFile, advance: Advance) -> CheckedFile:
-        """Step 1. Of a file that is in the topic already only the checksum is taken."""
-        if self._journal.of(job.producer).end_sequence >= job.file.rows:
-            return self._read_through(job, None, advance)
-        with self._producer(job) as producer:
-            return self._read_through(job, producer, advance)
+    def check(self, opened: OpenedFile, advance: Advance) -> CheckedFile:
+        """Do step 1. For a file that is in the topic already, only take the checksum."""
+        if self._journal.of(opened.producer).end_sequence >= opened.file.rows:
+            return self._read_through(opened, None, advance)
+        with self._producer(opened) as producer:
+            return self._read_through(opened, producer, advance)
 
-    def _read_through(self, job: OpenedFile, producer: Producer | None, advance: Advance) -> CheckedFile:
+    def _read_through(self, opened: OpenedFile, producer: Producer | None, advance: Advance) -> CheckedFile:
         found = CheckedFile(Fingerprint(self._target.schema))
-        for piece in job.file.pieces(job.columns.sources, self._batch_rows):
-            rows = _converted(job, piece)
+        for part in opened.file.slices(opened.columns.sources, self._batch_rows):
+            rows = _converted(opened, part)
             if producer is not None:
-                _prepared(producer, job, piece, rows)
+                _prepared(producer, opened, part, rows)
             found.fingerprint.update(rows.columns)
             found.marks[found.fingerprint.rows] = found.fingerprint.digest()
             advance(rows.num_rows)
-        if found.fingerprint.rows != job.file.rows:
+        if found.fingerprint.rows != opened.file.rows:
             raise DamagedError(
-                f"it has {found.fingerprint.rows} rows, and says it has {job.file.rows}",
+                f"it has {found.fingerprint.rows} rows, and says it has {opened.file.rows}",
                 operation=_OPERATION,
-                place=job.path,
+                place=opened.path,
             )
         return found
 
-    def publish(self, job: OpenedFile, advance: Advance) -> int:
-        """Step 2; how many rows this run has sent."""
+    def publish(self, opened: OpenedFile, advance: Advance) -> int:
+        """Do step 2. Return how many rows this run sent."""
         sent = stuck = 0
         reached = -1
-        while self._journal.of(job.producer).end_sequence < job.file.rows:
-            with self._producer(job) as producer:
+        while self._journal.of(opened.producer).end_sequence < opened.file.rows:
+            with self._producer(opened) as producer:
                 stuck = 0 if producer.next_sequence > reached else stuck + 1
                 reached = producer.next_sequence
                 sending = _Sending(producer, self._journal, advance)
                 try:
-                    for piece in job.file.pieces(job.columns.sources, self._batch_rows, reached):
-                        sending.send(_prepared(producer, job, piece, _converted(job, piece)))
+                    for part in opened.file.slices(opened.columns.sources, self._batch_rows, reached):
+                        sending.send(_prepared(producer, opened, part, _converted(opened, part)))
                     sending.finish()
                 except SequenceError:  # another run is ahead with this file
                     if stuck >= _MAX_STUCK:
@@ -109,22 +109,22 @@ class FilePublisher:
         return sent
 
     @contextlib.contextmanager
-    def _producer(self, job: OpenedFile) -> Iterator[Producer]:
+    def _producer(self, opened: OpenedFile) -> Iterator[Producer]:
         producer = with_retries(
             lambda: self._client.producer(
                 self._target.topic,
-                name=job.producer,
+                name=opened.producer,
                 ack=_ACK,
                 retry_timeout=retries.RETRY_SECONDS,
                 block_timeout=None,
-                next_sequence=self._journal.of(job.producer).end_sequence,
+                next_sequence=self._journal.of(opened.producer).end_sequence,
                 exclusive=False,
             )
         )
         try:
             yield producer
         finally:
-            # What is on its way and not confirmed may be stored or not: the next run looks.
+            # Unacknowledged batches may be stored or not: the next run asks the topic.
             with contextlib.suppress(IcestreamError):
                 producer.close(timeout=0)
 
@@ -158,22 +158,22 @@ class _Sending:
         self._receipts.popleft()
 
 
-def _converted(job: OpenedFile, piece: RowSlice) -> pa.RecordBatch:
-    with _placed(job, piece):
-        return job.columns.apply(piece.batch)
+def _converted(opened: OpenedFile, part: RowSlice) -> pa.RecordBatch:
+    with _placed(opened, part):
+        return opened.columns.apply(part.batch)
 
 
-def _prepared(producer: Producer, job: OpenedFile, piece: RowSlice, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-    with _placed(job, piece):
+def _prepared(producer: Producer, opened: OpenedFile, part: RowSlice, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+    with _placed(opened, part):
         return producer.prepare(rows)
 
 
 @contextlib.contextmanager
-def _placed(job: OpenedFile, piece: RowSlice) -> Iterator[None]:
-    """Say of which rows of which file something is wrong."""
+def _placed(opened: OpenedFile, part: RowSlice) -> Iterator[None]:
+    """Add the file and the rows to an error."""
     try:
         yield
     except InvalidRequestError as error:
-        rows = f"rows {piece.row} to {piece.row + piece.batch.num_rows - 1}"
-        error.place = f"{job.path}, row group {piece.row_group}, {rows}"
+        rows = f"rows {part.row} to {part.row + part.batch.num_rows - 1}"
+        error.place = f"{opened.path}, row group {part.row_group}, {rows}"
         raise

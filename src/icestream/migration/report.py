@@ -1,4 +1,4 @@
-"""What a migration found and did, file by file; for people and as JSON."""
+"""The report of a migration, file by file, for people and as JSON."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,16 +9,16 @@ class FileState(StrEnum):
     NEW = "new"
     """None of its rows is in the topic."""
     BEGUN = "begun"
-    """Some of its rows are, from an earlier run or another one at the same time."""
+    """Some of its rows are in the topic, from an earlier or a concurrent run."""
     PUBLISHED = "published"
     """All of its rows are in the topic."""
     EMPTY = "empty"
     """It has no rows."""
     DAMAGED = "damaged"
     REFUSED = "refused"
-    """It is not clear that its rows are wanted; or one of them does not fit the topic. The error says which."""
+    """Its rows may be in the topic already, or one does not fit the topic. The error says which."""
     DIFFERENT = "different"
-    """What was read back from the topic is not what the file has."""
+    """The rows that were read back from the topic differ from the file's."""
 
 
 FAILED = frozenset({FileState.DAMAGED, FileState.REFUSED, FileState.DIFFERENT})
@@ -32,12 +32,12 @@ class FileReport:
     rows: int = 0
     row_groups: int = 0
     published: int = 0
-    """Rows that this run has brought in."""
+    """Rows that this run published."""
     first_offset: int | None = None
     last_offset: int | None = None
-    """Rows of others may lie between the first and the last one."""
+    """Other producers' rows may lie between the first and the last."""
     checksum: str | None = None
-    """Of the file's rows with the topic's columns."""
+    """Checksum of the file's rows with the topic's columns."""
     verified: bool = False
     """The same number of rows, with the same checksum, was read back from the topic."""
     error: str | None = None
@@ -58,14 +58,14 @@ class MigrationReport:
     source: str
     topic: str
     signal: str | None = None
-    """Of telemetry."""
+    """The telemetry signal; None for other topics."""
     guessed: str | None = None
     """What the signal was guessed from."""
     created: bool = False
     dry_run: bool = False
     files: list[FileReport] = field(default_factory=list)
     mapping: dict[str, str] = field(default_factory=dict)
-    """By the topic's columns, where their values come from."""
+    """For each column of the topic, where its values come from."""
     dropped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     committed: bool = False

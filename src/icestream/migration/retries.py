@@ -1,4 +1,4 @@
-"""Calls to a broker that may be started again meanwhile: that costs only time."""
+"""Retries calls to a broker that is unreachable or restarted."""
 
 import time
 from collections.abc import Callable
@@ -6,14 +6,15 @@ from typing import TypeVar
 
 from icestream.model.errors import UnavailableError
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 RETRY_SECONDS = 300.0
-"""How long a broker may be away before the migration ends, to be gone on with later."""
+"""How long a broker may be unreachable before the migration fails. It can be run again."""
 _PAUSE_SECONDS = 0.2
 
 
-def with_retries(ask: Callable[[], Answer]) -> Answer:
+def with_retries(ask: Callable[[], Result]) -> Result:
+    """Return what `ask` returns. Call it again while the broker is unreachable."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:

@@ -1,14 +1,14 @@
-"""A migration from its beginning to its end.
+"""The steps of a migration.
 
-1. Look at every file's footer: who it is, how many rows, which columns. Nothing is published yet.
-2. Find the topic and map the columns. A column that has no place ends it here.
-3. Ask the topic which rows it has of these files.
-4. File by file: check it, publish what is missing (`publish`). A file that is damaged or does not fit is reported and
-   the others go on.
+1. Read every file's footer: its identity, rows and columns. Nothing is published yet.
+2. Find the topic and map the columns. A column that the topic does not have ends the migration here.
+3. Ask the topic which rows of these files it has.
+4. File by file: check it, publish what is missing (`publish`). A damaged or unfit file is reported, and the others go
+   on.
 5. Wait until the rows are in the table.
 6. Read everything back and compare (`verify`).
 
-It can be ended or killed at any point and run again: step 3 finds out how far it came.
+A migration can be ended or killed at any point and run again: step 3 finds out how far it came.
 """
 
 import time
@@ -45,7 +45,7 @@ _WAIT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class MigrationRequest:
-    """What is asked for: a tenant's signal, or a topic."""
+    """What to migrate into: a tenant's signal, or a topic; and how."""
 
     tenant: str | None = None
     dataset: str | None = None
@@ -60,22 +60,22 @@ class MigrationRequest:
 
 class ProgressListener(Protocol):
     def begin(self, what: str, total: int, unit: str) -> None:
-        """A step begins."""
+        """Begin a step."""
 
     def advance(self, amount: float) -> None: ...
 
 
 class NoProgress:
     def begin(self, what: str, total: int, unit: str) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
     def advance(self, amount: float) -> None:
-        """Nobody is told."""
+        """Do nothing."""
 
 
 @dataclass
 class MigratedFile:
-    """A file that can be read, and what is known of it so far."""
+    """A readable file, and what is known of it so far."""
 
     found: FoundFile
     report: FileReport
@@ -102,7 +102,7 @@ class Migration:
         self.report = MigrationReport(source.name, "", dry_run=request.dry_run)
 
     def run(self) -> MigrationReport:
-        """The report, which is also there, as far as it came, after an error that ended the migration."""
+        """Run the steps and return the report. After an error, `report` has what was done until then."""
         started = time.monotonic()
         try:
             self._check_names()
@@ -168,7 +168,7 @@ class Migration:
         return files
 
     def _check_wishes(self, files: list[MigratedFile]) -> None:
-        """A mistyped name would otherwise do nothing, or give up what was meant to be kept."""
+        """Raise for a column that no file has: a mistyped name would do nothing, or drop another column."""
         column_options = self._request.column_options
         known = {name for file in files for name in (*file.schema.names, *partitions_of(file.found.known_as))}
         if unknown := sorted({*column_options.renames, *column_options.ignored} - known):
@@ -193,7 +193,7 @@ class Migration:
         return target
 
     def _guess(self, files: list[MigratedFile]) -> tuple[Signal, str]:
-        """The signal of all files, and what says so; raises where they are of several."""
+        """Return the signal of all files, and what it was guessed from. Raise if there are several."""
         guesses: dict[Signal, tuple[str, str]] = {}
         for file in {id(file.schema): file for file in reversed(files)}.values():
             names = [self._request.column_options.renames.get(name, name) for name in file.schema.names]
@@ -211,7 +211,7 @@ class Migration:
         return signal, reason
 
     def _map(self, files: list[MigratedFile], target: MigrationTarget) -> list[MigratedFile]:
-        """The files whose folders say nothing that the topic cannot have."""
+        """Map the columns. Return the files whose folder names fit the topic."""
         known: dict[tuple[int, tuple[tuple[str, str | None], ...]], ColumnMap] = {}
         mapped = []
         for file in files:
@@ -241,7 +241,7 @@ class Migration:
         return mapped
 
     def _used(self, partitions: Partitions, target: MigrationTarget) -> tuple[tuple[str, str | None], ...]:
-        """Which columns folders name, with the values that matter: a year has many hours, and one map does for all."""
+        """Return the folders' columns, with the values that matter: files of many hours share one map."""
         names, renames = target.schema.names, self._request.column_options.renames
         return tuple((name, value if renames.get(name, name) in names else "") for name, value in partitions.items())
 
@@ -265,20 +265,22 @@ class Migration:
         self, file: MigratedFile, opened: ParquetSource, publisher: FilePublisher, journal: Journal, judge: Judge
     ) -> None:
         if opened.identity != file.identity:
-            raise InvalidRequestError("the file has changed meanwhile", operation=_OPERATION, place=file.found.path)
+            raise InvalidRequestError(
+                "the file changed during the migration", operation=_OPERATION, place=file.found.path
+            )
         assert file.columns is not None
-        job = OpenedFile(file.found.path, opened, file.columns)
-        there = journal.of(job.producer).end_sequence
-        file.checked = publisher.check(job, self._half)
+        source = OpenedFile(file.found.path, opened, file.columns)
+        there = journal.of(source.producer).end_sequence
+        file.checked = publisher.check(source, self._half)
         file.report.checksum = file.checked.fingerprint.digest()
         self._half(there)
         if not judge.judge_again(file):
             return
-        file.report.published = publisher.publish(job, self._half)
+        file.report.published = publisher.publish(source, self._half)
         file.report.state = FileState.PUBLISHED
 
     def _half(self, rows: int) -> None:
-        """A row is checked and published: two halves of the work."""
+        """Advance by half a row: a row is checked, then published."""
         self._progress.advance(rows / 2)
 
     # ---- 5 and 6

@@ -1,4 +1,8 @@
-"""Where existing files lie: a file, a folder, a pattern; on a disk of this machine or in an object store."""
+"""Finds existing files: a file, a folder or a pattern, on a disk of this machine or in an object store.
+
+In a pattern `*`, `?` and `[…]` match within one name, and `**` matches any number of folders, also none. Patterns mean
+the same on a disk and in a bucket.
+"""
 
 import io
 import os
@@ -13,25 +17,19 @@ from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings, Settings
 from icestream.model.errors import InvalidRequestError
 
-# --------------------
-# Patterns of paths, which mean the same on a disk and in a bucket.
-#
-# `*`, `?` and `[…]` stay within a folder's or a file's name; `**` stands for any number of folders, none as well.
-
-
 _SIGN = re.compile(r"[*?\[]")
 _ANY_FOLDERS = "**"
 
 
 def split_pattern(text: str) -> tuple[str, str]:
-    """The folder before the first part with a sign in it, and the pattern below; no pattern where there is no sign."""
+    """Return the folder before the first wildcard, and the pattern below it; no pattern if there is no wildcard."""
     if (sign := _SIGN.search(text)) is None:
         return text, ""
     below = text.rfind("/", 0, sign.start()) + 1
     pattern = text[below:]
     if any(_ANY_FOLDERS in part and part != _ANY_FOLDERS for part in pattern.split("/")):
         raise InvalidRequestError(
-            f"** in {text} is only a part of a name", operation="find files", remedy="write /**/ for any folders"
+            f"** in {text} is only part of a name", operation="find files", remedy="write /**/ for any folders"
         )
     return text[:below], f"{pattern}/*" if pattern.split("/")[-1] == _ANY_FOLDERS else pattern
 
@@ -58,45 +56,44 @@ _SHARED = {
     "gcs": ("endpoint", "credentials_path"),
     "azblob": ("endpoint", "account_name", "account_key"),
 }
-"""Settings that mean the same for the tables' store and the log's."""
+"""Settings that the tables' store and the cloud tier have in common."""
 
 
 class FoundFile(NamedTuple):
     path: str
-    """For people: below what was asked for."""
+    """Shown to people: the path below what was asked for."""
     place: str
-    """Where it is opened."""
+    """The path or key that is opened."""
     size: int
     known_as: str
-    """Where the file lies, of which its identity is made. It depends neither on which folder was named nor on what else
-    is in it."""
+    """The full path, part of the file's identity. It does not depend on which folder was asked for."""
 
 
 class FileSource(Protocol):
     @property
     def name(self) -> str:
-        """For people."""
+        """The name that is shown to people."""
 
     @property
     def is_remote(self) -> bool: ...
 
     def files(self) -> list[FoundFile]:
-        """By path."""
+        """Return the files, ordered by path."""
 
     def open(self, found: FoundFile) -> Any:
-        """A binary file that can be read from and sought in."""
+        """Open a file for reading and seeking."""
 
     def close(self) -> None: ...
 
 
 def open_source(text: str, settings: Settings) -> FileSource:
-    """What PATH stands for. Stores are opened as the settings say: `cloud`, else `object_store`."""
+    """Open what a path stands for. A bucket is opened with the settings `cloud`, else `object_store`."""
     scheme, separator, _ = text.partition("://")
     if not separator or scheme == "file":
         return LocalSource(text.removeprefix("file://"))
     if scheme not in _SCHEMES:
         raise InvalidRequestError(
-            f"{scheme}:// is no kind of store", operation=_OPERATION, remedy=f"use {', '.join(_SCHEMES)} or a path"
+            f"{scheme}:// is not a known store", operation=_OPERATION, remedy=f"use {', '.join(_SCHEMES)} or a path"
         )
     return StoreSource(text, _SCHEMES[scheme], settings)
 
@@ -131,7 +128,7 @@ class LocalSource:
         return Path(found.place).open("rb")
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no file is kept open."""
 
 
 class StoreSource:
@@ -174,7 +171,7 @@ _STORE_READ_BYTES = 1024 * 1024
 
 
 class _StoredFile(io.RawIOBase):
-    """An object as a file that is read by ranges."""
+    """An object as a file, which is read by ranges."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         self._store = store
@@ -205,7 +202,7 @@ class _StoredFile(io.RawIOBase):
 
 
 def store_settings(settings: Settings, backend: str, bucket: str) -> CloudSettings:
-    """Access to a bucket as the settings have it for the log's objects, else for the tables' files."""
+    """Return the access to a bucket, from the settings of the cloud tier, else of the tables' store."""
     root = f"{backend}://{bucket}" if backend != "azblob" else bucket
     if settings.cloud.backend == backend:
         return settings.cloud.model_copy(update={"root": root})
@@ -223,7 +220,7 @@ def _is_asked_for(name: str, pattern: str) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    """Markers and unfinished files, as Spark and Hive name them."""
+    """Return whether a name is a marker or an unfinished file, as Spark and Hive name them."""
     return any(part.startswith(("_", ".")) for part in PurePosixPath(name).parts)
 
 

@@ -1,4 +1,4 @@
-"""The topic that files go into: which one it is, and made where it is missing."""
+"""The topic that files go into. A missing topic of telemetry is created."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ _OWN_COLUMNS = {
     - {name for other in Signal if other is not signal for name in topic_schema(other).names}
     for signal in Signal
 }
-"""Those that only one signal has."""
+"""For each signal, the columns that no other signal has."""
 
 
 @dataclass(frozen=True)
 class MigrationTarget:
     topic: TopicName
     schema: pa.Schema
-    """Of what is published."""
+    """The columns of what is published."""
     signal: Signal | None
     exists: bool
     has_table: bool = True
@@ -41,7 +41,7 @@ class MigrationTarget:
 
 
 def guess_signal(schema: pa.Schema, places: Iterable[str]) -> tuple[Signal, str]:
-    """Which signal a file's rows are, and what says so; raises where nothing does."""
+    """Return the signal of a file's rows, and what it was guessed from. Raise if nothing says so."""
     scores = {signal: len(_OWN_COLUMNS[signal] & set(schema.names)) for signal in Signal}
     best = max(scores.values())
     likely = [signal for signal in Signal if scores[signal] == best]
@@ -56,14 +56,14 @@ def guess_signal(schema: pa.Schema, places: Iterable[str]) -> tuple[Signal, str]
     raise InvalidRequestError(
         "neither columns nor folders say which signal this is",
         operation=_OPERATION,
-        remedy="give --signal traces, logs or metrics; or --topic for what is no telemetry",
+        remedy="give --signal traces, logs or metrics; or --topic for rows that are not telemetry",
     )
 
 
 def telemetry_target(
     client: Client, tenant: str, dataset: str | None, signal: Signal, settings: Settings
 ) -> MigrationTarget:
-    """The tenant's topic of a signal. One that is missing is made later, by `ensure`, as the OTLP doors make it."""
+    """Return the tenant's topic of a signal. `ensure` creates a missing one, as the OTLP receivers do."""
     name, wanted = topic_name(tenant, dataset, signal), topic_schema(signal, options_of(settings))
     try:
         described = client.describe_topic(name)
@@ -81,7 +81,7 @@ def telemetry_target(
 
 
 def plain_target(client: Client, topic: str) -> MigrationTarget:
-    """A topic that is there."""
+    """Return an existing topic."""
     name = TopicName.parse(topic)
     try:
         described = client.describe_topic(name)
@@ -90,7 +90,7 @@ def plain_target(client: Client, topic: str) -> MigrationTarget:
             "there is no such topic",
             operation=_OPERATION,
             place=str(name),
-            remedy="make it first: `icestream topic create NAME --schema FILE.parquet --codec arrow`",
+            remedy="create it first: `icestream topic create NAME --schema FILE.parquet --codec arrow`",
         ) from error
     schema = MESSAGE_SCHEMA if described.schema is None else described.schema
     return MigrationTarget(name, schema, None, exists=True, has_table=described.storage == StorageKind.TABLE)

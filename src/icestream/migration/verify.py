@@ -1,4 +1,4 @@
-"""Files compared with what the topic has of them, read back by offsets: number, order and values of rows."""
+"""Reads a file's rows back from the topic, and compares their number, order and values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,16 +13,15 @@ from icestream.migration.journal import Present
 from icestream.migration.parquet_files import PRODUCER_PREFIX
 from icestream.migration.publish import CheckedFile
 from icestream.migration.target import MigrationTarget
+from icestream.model.messages import ENVELOPE_COLUMNS, PRODUCER, SEQUENCE
 
-_ENVELOPE = 4
-_PRODUCER, _SEQUENCE = 2, 3
 _FAR = 100_000
-"""Offsets of others, so many in a row that reading starts anew behind them."""
+"""With more offsets of other producers in a row than this, reading starts again after them."""
 
 
 @dataclass
 class FileToVerify:
-    """A file whose rows are in the topic. `problem` says what is different there, if anything."""
+    """A file whose rows are in the topic. `problem` says what differs there, if anything."""
 
     producer: str
     rows: int
@@ -39,7 +38,7 @@ def verify(
     committed: bool,
     advance: Callable[[int], None],
 ) -> None:
-    """Read back all files' rows, from the table itself where they are committed, and note what is different."""
+    """Read back all files' rows, from the table if they are committed, and note differences."""
     comparisons = {file.producer: _Comparison(file, target.schema) for file in files}
     prefix = "" if target.is_plain else "_"
     for start, end in _ranges(files):
@@ -47,7 +46,7 @@ def verify(
             target.topic,
             start,
             end=end,
-            follow=True,  # a broker that is started again costs only time
+            follow=True,  # goes on after a restart of the broker
             where=f"{prefix}producer like '{PRODUCER_PREFIX}%'",
             committed=committed,
         ) as consumer:
@@ -61,7 +60,7 @@ def verify(
 
 
 def _ranges(files: list[FileToVerify]) -> Iterator[tuple[int, int]]:
-    """What has to be read: offsets that belong to files, joined where only little lies between them."""
+    """Yield the ranges of offsets to read: those of the files, joined if little lies between them."""
     spans = sorted((file.present.first_offset, file.present.end_offset) for file in files if file.present.rows)
     if not spans:
         return
@@ -75,8 +74,8 @@ def _ranges(files: list[FileToVerify]) -> Iterator[tuple[int, int]]:
 
 
 def _by_producer(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Runs of rows of one producer."""
-    runs = pc.run_end_encode(batch.column(_PRODUCER))
+    """Yield runs of rows of one producer."""
+    runs = pc.run_end_encode(batch.column(PRODUCER))
     bounds = [0, *runs.run_ends.to_pylist()]
     for (first, end), name in zip(pairwise(bounds), runs.values.to_pylist(), strict=True):
         yield name, batch.slice(first, end - first)
@@ -101,11 +100,11 @@ class _Comparison:
 
     def _compare(self, part: pa.RecordBatch, boundary: int) -> None:
         first = self._found.rows
-        sequences = part.column(_SEQUENCE)
+        sequences = part.column(SEQUENCE)
         if not sequences.equals(pa.arange(first, first + part.num_rows)):
             self._file.problem = f"row {first} and those after it are not in order, or not there once"
             return
-        self._found.update(part.columns[_ENVELOPE:])
+        self._found.update(part.columns[ENVELOPE_COLUMNS:])
         if self._found.rows == boundary:
             marks = self._file.checked.marks
             if self._found.digest() != marks[boundary]:

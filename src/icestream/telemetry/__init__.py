@@ -1,19 +1,22 @@
-"""OpenTelemetry's signals as rows of topics, and back.
+"""Telemetry: OpenTelemetry's signals as rows of topics, and back.
 
 `to_batch` turns a serialized export request into an Arrow batch with the columns of `topic_schema`: one row a span, log
-record or data point, by column and without objects a row. `to_request` turns such rows into a request again.
+record or data point, by column and without a Python object a row. `to_request` turns rows into a request again.
 `json_to_request` reads OTLP's JSON form. All three are pure functions.
-
-`ingest` brings requests into topics: `tenants` says whose they are, `limits` how much each may send, `combine` joins
-those that wait together, `topics` finds or makes where they go.
 
 Guarantees:
 
-- Nothing that a request says about an item is lost: a request made again from its rows equals the one that came, up to
-  the grouping that `to_request` describes.
-- Whatever bytes come in, the outcome is a batch or a typed error: `InvalidMessageError` for what is no OTLP,
-  `TooLargeError` for what is beyond the limits in `Options`.
-- The rows of a request are bounded before they are made.
+- No field of an item is lost: a request that is made from its rows again equals the original, up to the grouping that
+  `to_request` describes.
+- Any input gives a batch or a typed error: `InvalidMessageError` for bytes that are not OTLP, `TooLargeError` beyond
+  the limits in `ConversionOptions`.
+- The number of a request's rows is bounded before they are made.
+
+    batch = to_batch(Signal.TRACES, request)      # pyarrow.RecordBatch with the columns of topic_schema(Signal.TRACES)
+
+Modules: `ingest` brings requests into topics; `tenants` says which tenant a request belongs to and how much each may
+send; `combine` joins requests that wait together; `topics` finds or creates topics; `schemas` has the signals, options
+and columns; `wire`, `attributes`, `arrays` and `convert` turn requests into rows, `encode` turns rows into requests.
 """
 
 from icestream.telemetry.convert import to_batch

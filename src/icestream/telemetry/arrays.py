@@ -1,4 +1,4 @@
-"""Small steps on Arrow arrays that every signal needs. None of them looks at rows one by one."""
+"""Operations on Arrow arrays that every signal needs. None of them loops over rows."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _BITS_PER_BYTE = 8
 
 
 def offsets_of(array: pa.Array) -> Ints:
-    """Where the elements of a list, map, string or binary array begin, and the last one's end."""
+    """Return where the elements of a list, map, string or binary array begin, and where the last one ends."""
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.zeros(len(array) + 1, np.int64)
@@ -30,12 +30,12 @@ def lengths_of(array: pa.Array) -> Ints:
 
 
 def owners_of(lists: pa.Array) -> Ints:
-    """For each element, the number of the list that it stands in."""
+    """Return for each element the index of its list."""
     return np.repeat(np.arange(len(lists)), lengths_of(lists))
 
 
 def valid(array: pa.Array) -> Mask:
-    """Which elements are not null; from the bits themselves, as Arrow's own way to numpy takes them one by one."""
+    """Return which elements are not null. Reads the bitmap: Arrow's own conversion to numpy loops over elements."""
     bits = array.buffers()[0]
     if bits is None or not array.null_count:
         return np.full(len(array), array.null_count == 0)
@@ -47,13 +47,13 @@ def valid(array: pa.Array) -> Mask:
 
 
 def relist(lists: pa.Array, parts: list[pa.Array], kind: pa.StructType) -> pa.Array:
-    """Lists of the same lengths, whose elements are structs of `parts`."""
+    """Return lists of the same lengths, whose elements are structs of `parts`."""
     elements = pa.StructArray.from_arrays(parts, fields=list(kind))
     return pa.ListArray.from_arrays(lists.offsets, elements, type=pa.list_(pa.field("element", kind)))
 
 
 def null_if_empty(ids: pa.Array) -> pa.Array:
-    """Protobuf has no other way to leave an id out than to leave it empty."""
+    """Make empty ids null: in protobuf an absent id is an empty one."""
     empty = lengths_of(ids) == 0
     if not empty.any():
         return ids
@@ -61,7 +61,7 @@ def null_if_empty(ids: pa.Array) -> pa.Array:
 
 
 def timestamps(nanos: pa.Array, fallback: pa.Array | None = None) -> pa.Array:
-    """Microseconds since 1970, null where the time is 0, which in OTLP means that it is not known.
+    """Return microseconds since 1970; null if the time is 0, which in OTLP means unknown.
 
     The nanoseconds are unsigned numbers in signed ones' bits, so times beyond the year 2262 are right too.
     """
@@ -73,7 +73,7 @@ def timestamps(nanos: pa.Array, fallback: pa.Array | None = None) -> pa.Array:
 
 
 def element_bytes(array: pa.Array) -> Ints:
-    """The size of each element in Arrow, whatever is nested in it; validity bits are not counted."""
+    """Return the size of each element in Arrow with everything nested in it, without validity bits."""
     kind = array.type
     if kinds.is_binary(kind) or kinds.is_string(kind):
         return lengths_of(array) + 4

@@ -1,4 +1,4 @@
-"""OTLP's `AnyValue` as text that can be read and searched, and back.
+"""OTLP's `AnyValue` as text that can be read and searched, and back; and sets of attributes as three columns.
 
 A value has a text and a type, the number of its field in `AnyValue`:
 
@@ -37,7 +37,7 @@ from icestream.telemetry.wire import decode_key_values
 
 STRING, BOOL, INT, DOUBLE, BYTES = 1, 2, 3, 4, 7
 COMMON = 4
-"""Values of the types 1 to 4 come decoded; the others need a second look."""
+"""Values of the types 1 to 4 come decoded; the others are decoded one by one."""
 
 _TYPE_OF = {field.name: field.number for field in AnyValue.DESCRIPTOR.fields}
 _EXACT_TYPES = np.isin(np.arange(256), [STRING, BOOL, INT, DOUBLE, BYTES])
@@ -47,7 +47,7 @@ _PLAIN_NAN = np.float64(math.nan).view(np.uint64)
 
 @dataclass(frozen=True)
 class Texts:
-    """Many values, by column."""
+    """Many values, as columns."""
 
     text: pa.Array
     types: npt.NDArray[np.uint8]
@@ -57,7 +57,7 @@ class Texts:
 def texts_of(
     common: Sequence[pa.Array], present: Mask, values_of: Callable[[pa.Array], Iterable[AnyValue]], max_depth: int
 ) -> Texts:
-    """`common` are the columns of string, bool, int and double; `values_of` gives rows' values for a second look."""
+    """Return the texts. `common` has the string, bool, int and double columns; `values_of` decodes other rows."""
     text, types = _common_texts(common)
     rest = (types == 0) & present
     if rest.any():
@@ -70,7 +70,7 @@ def texts_of(
 
 
 def _common_texts(common: Sequence[pa.Array]) -> tuple[pa.Array, npt.NDArray[np.uint8]]:
-    """Text and type of each value, null and 0 where it is none of the common ones.
+    """Return text and type of each value; null and 0 for a value of another type.
 
     Only what is there is made into text, behind the strings, and one `take` brings everything to its place: most values
     are strings, and a cast of a column that is mostly null costs as much as one of a full column.
@@ -98,7 +98,7 @@ def _mark_strange_nans(doubles: pa.Array, odd: Mask) -> None:
 
 
 def _second_look(value: AnyValue, max_depth: int) -> tuple[int, str | None]:
-    """Type and text of a value that is none of the common ones."""
+    """Return type and text of a value that is not of a common type."""
     member = value.WhichOneof("value")
     if member is None:
         return 0, None
@@ -109,7 +109,7 @@ def _second_look(value: AnyValue, max_depth: int) -> tuple[int, str | None]:
 
 
 def _plain(value: AnyValue, depth: int, max_depth: int) -> Any:
-    """A value as JSON has it; numbers that JSON lacks are named."""
+    """Return a value as JSON. Numbers that JSON lacks become strings."""
     member = value.WhichOneof("value")
     if member == "array_value":
         return _plain_array(value.array_value, depth + 1, max_depth)
@@ -138,7 +138,7 @@ def _plain_map(mapping: KeyValueList, depth: int, max_depth: int) -> dict[str, A
 
 
 def set_value(value: AnyValue, kind: int, text: str) -> None:
-    """The exact value again, from its text and type."""
+    """Set the exact value from its text and type."""
     if kind == STRING:
         value.string_value = text
     elif kind == BOOL:
@@ -159,23 +159,21 @@ def _too_deep(max_depth: int) -> NoReturn:
     )
 
 
-# --------------------
-# Sets of attributes as three columns: one to query, two that keep it exact.
+# A set of attributes is three columns: one to query, two that keep it exact.
 #
-# - `attributes`, a map from key to the value's text (see `icestream.telemetry.attributes`)
+# - `attributes`, a map from key to the value's text
 # - `attributes_types`, one byte for each entry of the map, in its order: the type of the value
-# - `attributes_otlp`, null unless the two say less than was sent, because a value is nested or empty, or a key is there
-#   twice: then the serialized `KeyValue` messages, all of them in their order
+# - `attributes_otlp`, null unless the two say less than was sent (a value is nested or empty, or a key is there twice):
+#   then all serialized `KeyValue` messages in their order
 #
-# A map has each key once, as engines refuse to read others; of several entries with the same key it has the first.
-
+# A map has each key once, because engines refuse others. Of several entries with one key it has the first.
 
 _COUNTED_PER_ENTRY = 32
-"""Up to so many pairs of row and key for each entry there is, a table of counts is quicker than sorting."""
+"""Up to this many pairs of row and key an entry, a table of counts is faster than sorting."""
 
 
 def attribute_columns(sources: Sequence[pa.ListArray], max_depth: int) -> list[list[pa.Array]]:
-    """For each source, which has lists of serialized `KeyValue` messages: map, types and exact form.
+    """Return map, types and exact form for each source, which has lists of serialized `KeyValue` messages.
 
     All are decoded at once, as most of what a small source costs is the call.
     """
@@ -224,7 +222,7 @@ def _no_attributes(count: int) -> list[pa.Array]:
 
 
 def _first_of_each_key(owners: Ints, keys: pa.Array) -> Mask | None:
-    """Which entries are the first with their key in their list; none where all are."""
+    """Return which entries are the first with their key in their list; None if all are."""
     encoded = keys.dictionary_encode()
     names = len(encoded.dictionary)
     pairs = owners * names + encoded.indices.to_numpy()
@@ -259,7 +257,7 @@ def _exact(raw: pa.ListArray, odd_rows: Mask) -> pa.Array:
 
 
 def key_values(shown: Sequence[tuple[str, Any]], types: bytes, exact: Sequence[bytes] | None) -> list[KeyValue]:
-    """The attributes of one row again, from its three columns."""
+    """Return the attributes of one row from its three columns."""
     if exact is not None:
         return [KeyValue.FromString(raw) for raw in exact]
     if len(types) != len(shown):

@@ -1,12 +1,12 @@
-"""Requests that wait at the same time become rows, and a frame of the log, together.
+"""Joins requests that wait at the same time: they become rows, and a frame of the log, together.
 
-Conversion is done by one thread at a time. The first request for a topic waits for its turn; those that come meanwhile
-sleep, and it takes them along: serialized requests that are joined are a valid request, if each is whole, and a large
-one costs less an item than many small ones. So a request's thread is woken once: when it is stored, or when it is the
-first of those that did not fit.
+One thread at a time converts. The first request for a topic waits for its turn; those that come meanwhile sleep, and it
+takes them along. Joined serialized requests are a valid request if each is whole, and a large request costs less an
+item than many small ones. So a request's thread is woken once: when it is stored, or when it is the first of those that did
+not fit.
 
-Whatever a request is, the others that wait with it fare as if it was not there: what is not whole goes alone, and when
-joined requests are refused, or fail in an unknown way before anything is stored, each is tried alone.
+A bad request does not affect those it is joined with: one that is not whole is converted alone; if joined requests are
+refused, or fail in an unforeseen way before anything is stored, each is tried alone.
 """
 
 import threading
@@ -27,20 +27,20 @@ class TelemetryTarget(NamedTuple):
 
 
 class _Waiting:
-    """A request between its arrival and its answer."""
+    """A request between its arrival and its response."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
-        self.is_answered = False
+        self.is_finished = False
         self.error: Exception | None = None
         self.rows = 0
         self.nbytes = 0
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
-    def answer(self, error: Exception | None) -> None:
+    def finish(self, error: Exception | None) -> None:
         self.error = error
-        self.is_answered = True
+        self.is_finished = True
         self.wake()
 
     def wake(self) -> None:
@@ -66,10 +66,10 @@ class Combiner:
         self._lock = threading.Lock()
         self._waiting: dict[TelemetryTarget, list[_Waiting]] = {}
         self.converting = threading.Lock()
-        """Held while requests become rows."""
+        """Held while requests are converted."""
 
     def store(self, target: TelemetryTarget, request: bytes) -> tuple[int, int]:
-        """Return when the request's rows are durable: how many rows and bytes of Arrow they are.
+        """Return when the request's rows are durable: the number of rows, and of bytes in Arrow.
 
         Of rows that became durable together each request has a share by its size: the sum over all is exact.
         """
@@ -80,14 +80,14 @@ class Combiner:
             is_first = len(waiting) == 1
         if not is_first:
             mine.sleep()
-        if not mine.is_answered:
+        if not mine.is_finished:
             self._store_waiting(target)
         if mine.error is not None:
             raise mine.error
         return mine.rows, mine.nbytes
 
     def _store_waiting(self, target: TelemetryTarget) -> None:
-        """Called for the first one that waits; when it returns that one is answered, and those that it took along."""
+        """Store the first waiting request, and those that it takes along. All of them are finished at return."""
         group: list[_Waiting] = []
         try:
             with self.converting:
@@ -97,12 +97,12 @@ class Combiner:
                 self._finish(target, members, batch)
         except Exception as error:
             for member in group:
-                if not member.is_answered:
-                    member.answer(error)
+                if not member.is_finished:
+                    member.finish(error)
             raise
 
     def _take(self, target: TelemetryTarget) -> list[_Waiting]:
-        """The first request for a topic and others, as many as fit; the first of the rest has the next turn."""
+        """Take the first request for a topic and as many others as fit. Wake the first of the rest."""
         with self._lock:
             group: list[_Waiting] = []
             rest: list[_Waiting] = []
@@ -117,7 +117,7 @@ class Combiner:
             return group
 
     def _make(self, signal: Signal, group: list[_Waiting]) -> list[_Made]:
-        """The rows of requests, of as many as possible together."""
+        """Convert requests, as many as possible together."""
         if len(group) == 1:
             return [(group, self._converted(signal, group))]
         whole: list[_Waiting] = []
@@ -135,11 +135,11 @@ class Combiner:
     def _converted(self, signal: Signal, members: list[_Waiting]) -> pa.RecordBatch | Exception:
         try:
             return self._convert(signal, b"".join(member.request for member in members))
-        except Exception as error:  # noqa: BLE001 (raised by who sent it)
+        except Exception as error:  # noqa: BLE001 - raised in the request's thread
             return error
 
     def _finish(self, target: TelemetryTarget, members: list[_Waiting], batch: pa.RecordBatch | Exception) -> None:
-        """Bring rows into the log and answer those who sent them."""
+        """Publish rows, and finish their requests."""
         error: Exception | None = None
         if isinstance(batch, Exception):
             error = batch
@@ -151,15 +151,15 @@ class Combiner:
                     self._finish_each(target, members)
                     return
                 error = refusal
-            except Exception as refusal:  # noqa: BLE001 (raised by each who sent some of it)
+            except Exception as refusal:  # noqa: BLE001 - raised in the thread of each request
                 error = refusal
         if isinstance(batch, pa.RecordBatch) and error is None:
             _share_out(batch, members)
         for member in members:
-            member.answer(error)
+            member.finish(error)
 
     def _finish_each(self, target: TelemetryTarget, members: list[_Waiting]) -> None:
-        """For rows that are refused together: those of one of them may be the reason."""
+        """Publish rows that were refused together one request at a time: one of them may be the cause."""
         for member in members:
             with self.converting:
                 batch = self._converted(target.signal, [member])
@@ -167,7 +167,7 @@ class Combiner:
 
 
 def _share_out(batch: pa.RecordBatch, members: list[_Waiting]) -> None:
-    """Each member's part of the rows, by size; what is left over by rounding goes to later ones."""
+    """Set each request's share of the rows, by size. Later ones get what rounding leaves."""
     rows, nbytes, size = batch.num_rows, batch.nbytes, sum(len(member.request) for member in members)
     for member in members:
         own = len(member.request)

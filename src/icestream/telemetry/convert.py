@@ -1,4 +1,4 @@
-"""Requests to rows."""
+"""Turns requests into rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,8 +31,7 @@ from icestream.telemetry.schemas import (
 )
 from icestream.telemetry.wire import decode_request, decode_values
 
-# --------------------
-# Where rows come from: resource and scope, repeated for each row of theirs.
+# Resource and scope, repeated for each of their rows
 
 
 Columns = dict[str, pa.Array]
@@ -41,7 +40,7 @@ _TILES = 8
 
 @dataclass(frozen=True)
 class Origin:
-    """One request, walked down to its items: spans, log records or metrics."""
+    """A request's items (spans, log records or metrics), with their resources and scopes."""
 
     resources: pa.StructArray
     scopes: pa.StructArray
@@ -51,13 +50,13 @@ class Origin:
 
     @property
     def attributes(self) -> list[pa.ListArray]:
-        """The serialized attributes of resources and scopes; decoded, they go into `columns`."""
+        """Return the serialized attributes of resources and scopes. `columns` takes them decoded."""
         return [part.field("attributes") for part in (self.resources.field("resource"), self.scopes.field("scope"))]
 
     def columns(
         self, scope_of_row: Ints, of_resources: list[pa.Array], of_scopes: list[pa.Array], options: ConversionOptions
     ) -> Columns:
-        """Resource and scope columns, and what is promoted from them, for rows that belong to these scopes."""
+        """Return resource and scope columns, and promoted ones, for rows that belong to these scopes."""
         resources = _resource_columns(self.resources, of_resources, options)
         scopes = _scope_columns(self.scopes, of_scopes, options)
         resource_of_row = self.resource_of_scope[scope_of_row]
@@ -65,7 +64,7 @@ class Origin:
 
 
 def walk(resources: pa.StructArray, options: ConversionOptions) -> Origin:
-    """`resources` is what `decode_request` gives: resource, list of scopes, schema URL."""
+    """Find the items. `resources` is the result of `decode_request`: resource, list of scopes, schema URL."""
     scope_lists = resources.field(1)
     scopes = scope_lists.values
     item_lists = scopes.field(1)
@@ -108,7 +107,7 @@ def promoted_columns(attributes: pa.MapArray, source: AttributeOwner, options: C
 
 
 def repeat(columns: Columns, owner_of_row: Ints, options: ConversionOptions) -> Columns:
-    """Each column's value for each row, unless all together would be more bytes than allowed."""
+    """Return each column's value for each row. Raise if all would be more bytes than allowed."""
     _check_size(columns, owner_of_row, options)
     if len(owner_of_row) and owner_of_row[0] == owner_of_row[-1]:  # rows are in the order of their owners
         return {name: _tile(column.slice(owner_of_row[0], 1), len(owner_of_row)) for name, column in columns.items()}
@@ -125,15 +124,14 @@ def _check_size(columns: Columns, owner_of_row: Ints, options: ConversionOptions
 
 
 def _tile(one: pa.Array, count: int) -> pa.Array:
-    """`count` times the only element; quicker than to take it, as whole buffers are copied."""
+    """Repeat the only element `count` times. Faster than `take`: it copies whole buffers."""
     tiled = one
     while len(tiled) < count:
         tiled = pa.concat_arrays([tiled] * min(_TILES, -(-count // len(tiled))))
     return tiled.slice(0, count)
 
 
-# --------------------
-# Spans as rows.
+# Spans
 
 
 def span_columns(resources: pa.StructArray, options: ConversionOptions) -> Columns:
@@ -194,8 +192,7 @@ def _links(lists: pa.ListArray, attributes: list[pa.Array]) -> pa.Array:
     return relist(lists, parts, LINK)
 
 
-# --------------------
-# Log records as rows.
+# Log records
 
 
 def log_columns(resources: pa.StructArray, options: ConversionOptions) -> Columns:
@@ -224,7 +221,7 @@ def log_columns(resources: pa.StructArray, options: ConversionOptions) -> Column
 
 
 def _body(raw: pa.Array, options: ConversionOptions) -> Columns:
-    """The body's text, type and, where those say less than was sent, its serialized form."""
+    """Return the body's text and type, and its serialized form if those say less than was sent."""
     present = valid(raw)
     texts = texts_of(
         decode_values(raw).columns,
@@ -241,11 +238,8 @@ def _body(raw: pa.Array, options: ConversionOptions) -> Columns:
     }
 
 
-# --------------------
-# Data points as rows, whatever kind of metric they belong to.
-#
-# Each kind is made by itself, with the columns that it has; then the points of all kinds are put into the order of the
-# request.
+# Data points of all kinds of metrics. The points of each kind are made with the columns of that kind, and then put into
+# the order of the request.
 
 
 _QUANTILES = pa.list_(pa.field("element", QUANTILE))
@@ -295,7 +289,7 @@ def _points(kind: str, points: pa.StructArray, options: ConversionOptions) -> Co
 
 
 def _metric_columns(metrics: pa.StructArray, metadata: list[pa.Array]) -> Columns:
-    """What all points of a metric share. A metric is of one kind, and the members of the others are null."""
+    """Return the columns that all points of a metric share. The members of other kinds are null."""
     kinds = [metrics.field(kind) for kind in ("sum", "histogram", "exponential_histogram")]
     return {
         "name": metrics.field("name"),
@@ -344,7 +338,7 @@ KINDS: dict[str, Callable[[pa.StructArray], Columns]] = {
     "exponential_histogram": _exponential_histogram,
     "summary": _summary,
 }
-"""By the name of the metric's field, which is also what its rows have as `type`."""
+"""By the name of the metric's field, which is also the `type` of its rows."""
 
 
 def _as_they_are(points: pa.StructArray, *names: str) -> Columns:
@@ -365,7 +359,7 @@ def _exemplars(lists: pa.ListArray, attributes: list[pa.Array]) -> pa.Array:
 
 
 def _filled(columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
-    """All columns of the topic; those that a kind of metric does not have are null."""
+    """Return all columns of the topic. Those that a kind of metric lacks are null."""
     count = len(columns["time"])
     there = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(there, schema=schema)
@@ -386,7 +380,7 @@ _COLUMNS: dict[Signal, Callable[[pa.StructArray, ConversionOptions], Columns]] =
 
 
 def to_batch(signal: Signal, request: bytes, options: ConversionOptions = DEFAULTS) -> pa.RecordBatch:
-    """The rows of a serialized request: one a span, log record or data point, in the request's order."""
+    """Return the rows of a serialized request: one a span, log record or data point, in the request's order."""
     check_limit("bytes in the request", len(request), options.max_request_bytes)
     columns = _COLUMNS[signal](decode_request(signal, request), options)
     schema = topic_schema(signal, options)

@@ -1,10 +1,10 @@
-"""Rows to requests: what `to_batch` did, backwards.
+"""Turns rows into requests: the inverse of `to_batch`.
 
 Items are grouped by resource, scope and the schema URLs of both, data points also by metric, in the order in which each
-group first appears; inside a group the rows' order is kept. So a request whose groups were split or interleaved comes
-back with each group once, and a group without any item, which makes no row, does not come back.
+group first appears. Inside a group the rows' order is kept. So a request whose groups were split or interleaved comes
+back with each group once. A group without items makes no row, and does not come back.
 
-This way is for exporting and for checking, not for the hot path: it builds protobuf objects row by row.
+This is for exporting and checking, not for the hot path: it builds protobuf objects row by row.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,6 @@ from icestream.model.errors import InvalidMessageError
 from icestream.telemetry.attributes import key_values, set_value
 from icestream.telemetry.schemas import BASE, Signal, new_request
 
-# --------------------
-# The resources, scopes and metrics of a request that is made from rows: each once, where its first row stands.
-
-
 Row = dict[str, Any]
 Key = tuple[bytes | str, ...]
 
@@ -38,7 +34,7 @@ _ABSENT = "absent"
 
 
 class Groups:
-    """Messages that are found by what they say: their serialized form and that of what they stand in."""
+    """The resources, scopes and metrics of a request, each once, found by their serialized form and their parent's."""
 
     def __init__(self, request: Message, signal: Signal) -> None:
         self._request = request
@@ -102,7 +98,7 @@ def _scope(found: Row | None) -> InstrumentationScope | None:
 
 
 def _metric(row: Row) -> Metric:
-    """The metric of a data point, without points."""
+    """Return the metric of a data point, without points."""
     metric = Metric(
         name=row["name"], description=row["description"], unit=row["unit"], metadata=attributes_of(row, "metadata")
     )
@@ -119,7 +115,7 @@ _UNSIGNED = 2**64
 
 
 def to_request(signal: Signal, batch: pa.RecordBatch) -> bytes:
-    """A serialized request with the items of the rows. Promoted and unknown columns are not looked at."""
+    """Return a serialized request with the items of the rows. Promoted and unknown columns are ignored."""
     names = BASE[signal].names
     if missing := sorted(set(names).difference(batch.schema.names)):
         raise InvalidMessageError(
@@ -139,7 +135,7 @@ def to_request(signal: Signal, batch: pa.RecordBatch) -> bytes:
 
 
 def _unsigned(number: int) -> int:
-    """The 64 bits of a signed number, read as an unsigned one."""
+    """Read the 64 bits of a signed number as an unsigned one."""
     return number % _UNSIGNED
 
 

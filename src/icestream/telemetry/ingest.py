@@ -1,17 +1,17 @@
-"""From a request to durable rows: who, how much, conversion, topics, the log.
+"""Ingest: from a request to durable rows.
 
-The order of steps for a request, each of which may refuse it with nothing stored:
+The steps of a request. Each may refuse it, with nothing stored:
 
-1. the sender is known (`Tenants.identify`)
-2. its rate allows it
-3. the bytes become rows, in one thread at a time: the decoders hold the interpreter anyway, and one at a time bounds
-   the memory they take. Requests for the same topic that wait meanwhile go on together (`Combiner`)
-4. the rows are divided by tenant, where a setting says how. Rows of tenants that the sender may not speak for, or that
-   are not known, are told as rejected; the others go on. Here step 2 comes after this one: every tenant's rates are
-   looked at, and only then counted
-5. topics are found or made
-6. all parts are handed to their logs, and the answer waits until each is on disk. If one fails the request does: who
-   sends it again stores the other parts twice, never none
+1. identify the sender (`Tenants.identify`)
+2. check the tenant's rate
+3. convert the bytes to rows, in one thread at a time: the decoders hold the interpreter lock anyway, and one at a time
+   bounds their memory. Requests for the same topic that wait meanwhile go on together (`Combiner`)
+4. divide the rows by tenant, if a setting names the attribute. Rows of unknown tenants, or of tenants that the sender
+   may not send for, are reported as rejected; the others go on. In this case step 2 comes after this one: the rates of
+   all tenants are checked first, and counted then
+5. find or create the topics
+6. append all parts to their logs, and respond when each is on disk. If one fails the request fails: a sender that
+   repeats it stores the other parts twice, never none
 """
 
 import threading
@@ -39,18 +39,18 @@ MAX_TENANTS_A_REQUEST = 100
 _MAX_REASON = 1000
 _MAX_JOINED_BYTES = 4 * 1024 * 1024
 _TENANT_COLUMN = "icestream.tenant"
-"""The resource attribute that names the tenant, for the time between conversion and the log."""
+"""The column of the attribute that names the tenant, between conversion and the log."""
 
 _Refused: TypeAlias = dict[str | None, tuple[int, IcestreamError]]
-"""How many rows of which tenant, and why."""
+"""For each tenant, how many rows were refused, and why."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What became of a request."""
+    """The result of a request."""
 
     rows: int
-    """About the request's own: those that are stored together are shared out by size, and the sum is exact."""
+    """The request's share, by size, of the rows that were stored together. The sum over requests is exact."""
     nbytes: int
     rejected: int = 0
     reason: str = ""
@@ -73,7 +73,7 @@ class Ingest:
         self.statistics = TenantStatistics(settings.max_tracked_tenants, self.tenants.is_known)
 
     def store(self, signal: Signal, sender: TelemetrySender, request: bytes, *, is_json: bool = False) -> Stored:
-        """Bring a request, serialized or in JSON, into the log of its tenants; returns when it is durable."""
+        """Store a request, serialized or in JSON, in the logs of its tenants. Return when it is durable."""
         if self._by_attribute:
             return self._store_divided(signal, sender, self._plain(signal, request, is_json=is_json))
         assert sender.tenant is not None
@@ -118,7 +118,7 @@ class Ingest:
         refused: _Refused,
         nbytes: int,
     ) -> None:
-        """A tenant's own token is blamed for the tenants that its rows name, not these."""
+        """Count refused rows against the tenant of the token, and not against the tenants that the rows name."""
         rows = sum(part.num_rows for _, part in stored) + sum(count for count, _ in refused.values())
         for topic, part in stored:
             share = nbytes * part.num_rows // max(1, rows)
@@ -131,7 +131,7 @@ class Ingest:
     def _find_topics(
         self, signal: Signal, sender: TelemetrySender, parts: dict[str, pa.RecordBatch], refused: _Refused
     ) -> list[tuple[Topic, pa.RecordBatch]]:
-        """Where the parts go; one that can never go anywhere joins the refused, so that it does not stop the others."""
+        """Find the topics of the parts. A part without a possible topic is refused, and does not stop the others."""
         found = []
         for tenant, rows in parts.items():
             try:
@@ -143,7 +143,7 @@ class Ingest:
         return found
 
     def _divide(self, batch: pa.RecordBatch, sender: TelemetrySender) -> tuple[dict[str, pa.RecordBatch], _Refused]:
-        """Rows by tenant, and by name the rows whose tenant is refused, with the reason."""
+        """Divide the rows by tenant. Return also the refused rows, by tenant and with the reason."""
         named = batch.column(batch.num_columns - 1)
         rows = batch.select(batch.schema.names[:-1])
         names = [name if name is not None else sender.tenant for name in pc.unique(named).to_pylist()]
@@ -208,7 +208,7 @@ def options_of(settings: Settings) -> ConversionOptions:
 
 
 def _fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows with columns that the topic has from earlier settings, empty."""
+    """Return the rows with empty columns that the topic has from earlier settings."""
     if rows.schema.equals(schema):
         return rows
     columns = [

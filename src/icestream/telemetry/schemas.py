@@ -1,4 +1,8 @@
-"""The three kinds of telemetry, and the request of each."""
+"""The three signals, the options of a conversion, and the columns of the signals' topics.
+
+A table holds every type here as it is: rows move from the log into files without a cast. Every nested field may be
+null, as in the table. `docs/telemetry-mapping.md` explains each column.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +19,7 @@ from icestream.model.units import MIB
 
 
 class Signal(StrEnum):
-    """The value is also the name of the tenant's topic."""
+    """A kind of telemetry. The value is also the name of the tenant's topic."""
 
     TRACES = "traces"
     LOGS = "logs"
@@ -35,12 +39,8 @@ def new_request(signal: Signal) -> Message:
     return made
 
 
-# --------------------
-# What a caller decides about a conversion: promoted columns and limits.
-
-
 class AttributeOwner(StrEnum):
-    """Where a promoted attribute is looked for."""
+    """Which attributes a promoted one is taken from."""
 
     RESOURCE = "resource"
     SCOPE = "scope"
@@ -50,7 +50,7 @@ class AttributeOwner(StrEnum):
 
 @dataclass(frozen=True)
 class Promoted:
-    """An attribute that has a column of its own, beside its place in the map."""
+    """An attribute that has its own column, in addition to its entry in the map."""
 
     key: str
     column: str
@@ -58,20 +58,20 @@ class Promoted:
 
 
 SERVICE_NAME = Promoted("service.name", "service_name", AttributeOwner.RESOURCE)
-"""Promoted always: there is no telemetry without the question whose it is."""
+"""Always promoted."""
 
 
 @dataclass(frozen=True)
 class ConversionOptions:
     promoted: tuple[Promoted, ...] = ()
-    """Further columns, behind all others; a topic that has some may get more."""
+    """Further columns, after all others. A topic that has some may get more."""
     max_request_bytes: int = 16 * MIB
-    """A parsed request is held in memory for a moment. The worst one, all empty spans, takes 90 times its bytes."""
+    """A parsed request is in memory for a moment. The worst, all empty spans, takes 90 times its bytes."""
     max_rows: int = 1_000_000
     max_batch_bytes: int = 256 * MIB
-    """Of the rows made from one request. Each row repeats its resource, so a small request can ask for many bytes."""
+    """Bytes of the rows of one request. Each row repeats its resource, so a small request can make many bytes."""
     max_depth: int = 24
-    """How deep arrays and maps may be nested in one attribute value. The protobuf parser itself gives up near 30."""
+    """How deep arrays and maps may be nested in one attribute value. The protobuf parser fails near 30."""
 
 
 DEFAULTS = ConversionOptions()
@@ -84,12 +84,7 @@ def check_limit(what: str, found: int, limit: int) -> None:
         )
 
 
-# --------------------
-# The columns of the three topics.
-#
-# A table holds every type here as it is: rows move from the log into files without a cast. Every
-# nested field may be null, as in the table. `docs/telemetry-mapping.md` explains each column.
-
+# Columns
 
 TIME = pa.timestamp("us", tz="UTC")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
@@ -107,7 +102,7 @@ EXACT = _list(pa.binary())
 
 
 def _attributes(name: str = "attributes") -> list[pa.Field]:
-    """The three columns of a set of attributes; `icestream.telemetry.attributes` makes them."""
+    """Return the three columns of a set of attributes, as `icestream.telemetry.attributes` makes them."""
     return [
         pa.field(name, ATTRIBUTES),
         pa.field(f"{name}_types", pa.binary()),
@@ -173,7 +168,7 @@ _ORIGIN = [
     pa.field("scope", SCOPE),
     pa.field("scope_schema_url", pa.string(), nullable=False),
 ]
-"""Where a row comes from: the same in all three topics."""
+"""The resource and scope of a row: the same columns in all three topics."""
 
 _TRACES = [
     pa.field("time", TIME),
@@ -250,7 +245,7 @@ BASE = {Signal.TRACES: pa.schema(_TRACES), Signal.LOGS: pa.schema(_LOGS), Signal
 
 
 def topic_schema(signal: Signal | str, options: ConversionOptions = DEFAULTS) -> pa.Schema:
-    """The columns of a signal's topic, promoted ones behind the others."""
+    """Return the columns of a signal's topic, with promoted ones last."""
     base = BASE[_known(signal)]
     taken = {name.lower() for name in base.names}
     for promoted in options.promoted:

@@ -1,6 +1,7 @@
-"""Whose telemetry it is: by a token where tokens are given out, by a header where not.
+"""Tenants: whose telemetry it is, how much each may send, and counts.
 
-A tenant is a namespace, and its name is checked as one before anything is looked up or made.
+The sender's token names the tenant if the broker uses tokens; else a header does. A tenant is a namespace, and its name
+is checked as one before anything is looked up or created.
 """
 
 import threading
@@ -16,18 +17,15 @@ from icestream.model.errors import IcestreamError, InvalidNameError, OverloadedE
 from icestream.model.names import MAX_PART_LENGTH, check_part
 from icestream.telemetry.schemas import Signal
 
-# --------------------
-# Why telemetry is refused, beyond what every publisher may hear.
-
 
 class TenantRefusedError(IcestreamError):
-    """A tenant that is not known, or that the sender may not speak for."""
+    """The tenant is unknown, or the sender may not send for it."""
 
     code = "tenant_refused"
 
 
 class RateLimitedError(OverloadedError):
-    """A tenant sends more than it may; `retry_after_seconds` says when it may again."""
+    """A tenant sends more than it may. `retry_after_seconds` says when it may again."""
 
     code = "rate_limited"
 
@@ -42,18 +40,18 @@ _OPERATION = "identify tenant"
 
 @dataclass(frozen=True)
 class TelemetrySender:
-    """For whom a request speaks."""
+    """Which tenants a request may belong to."""
 
     tenant: str | None
-    """Of everything that names no other one; None where the sender must name one."""
+    """The tenant of rows that name no other; None if rows must name one."""
     dataset: str | None = None
     any_tenant: bool = True
-    """Whether it may speak for others than `tenant`."""
+    """Whether it may send for other tenants than `tenant`."""
 
 
 class Tenants:
     def __init__(self, settings: TelemetrySettings, callers: Callers, exists: Callable[[str], bool]) -> None:
-        """`exists` tells whether a tenant has topics already."""
+        """`exists` returns whether a tenant has topics."""
         self._settings = settings
         self._callers = callers
         self._exists = exists
@@ -66,7 +64,7 @@ class Tenants:
         self._known = named | callers.namespaces
 
     def identify(self, headers: Mapping[str, str]) -> TelemetrySender:
-        """Who sends a request, from its headers (in small letters); raises where that is nobody who may."""
+        """Return the sender of a request from its headers, with names in lower case. Raise if it may not send."""
         settings = self._settings
         owner = self._callers.identify(headers.get("authorization"), operation=_OPERATION).namespace
         named = headers.get(settings.tenant_header)
@@ -94,11 +92,11 @@ class Tenants:
         return TelemetrySender(tenant, dataset)
 
     def is_known(self, tenant: str) -> bool:
-        """Whether somebody has named it, or it has topics."""
+        """Return whether the settings name it, or it has topics."""
         return tenant in self._known or self._exists(tenant)
 
     def check(self, tenant: str) -> None:
-        """Raise unless this can be a tenant's name, and is that of one that is known or may be new."""
+        """Raise unless this is the valid name of a tenant that is known or may be created."""
         check_tenant(tenant)
         if not (self._creates or self.is_known(tenant)):
             raise TenantRefusedError(
@@ -109,7 +107,7 @@ class Tenants:
 
 
 def check_tenant(name: str) -> str:
-    """`name` itself, if it can be a tenant's."""
+    """Return `name` if a tenant can have it; else raise."""
     check_part(name, what="tenant")
     if name.startswith("_") or name.lower() in RESERVED_NAMESPACES:
         raise InvalidNameError(f"{name!r} is a reserved name", operation=_OPERATION, remedy="choose another one")
@@ -117,7 +115,7 @@ def check_tenant(name: str) -> str:
 
 
 def check_dataset(name: str) -> str:
-    """`name` itself, if it can be a dataset's: a part of a topic's name."""
+    """Return `name` if a dataset can have it, as part of a topic's name; else raise."""
     check_part(name, what="dataset")
     if len(name) > _MAX_DATASET_LENGTH:
         raise InvalidNameError(
@@ -128,15 +126,8 @@ def check_dataset(name: str) -> str:
     return name
 
 
-# --------------------
-# How much a tenant may send: requests and bytes a second, by a bucket of each that fills up with time.
-#
-# A bucket may be overdrawn by one request, and is then in debt until time has paid for it. So a request of any size can
-# pass, long-term rates hold to the byte, and the time to wait is known exactly.
-
-
 BURST_SECONDS = 2.0
-"""A tenant that was silent may send what these seconds allow at once."""
+"""An idle tenant may send at once what its rate allows in this time."""
 
 
 class TokenBucket:
@@ -146,7 +137,7 @@ class TokenBucket:
         self._filled = now
 
     def wait_seconds(self, now: float) -> float:
-        """How long until something may be taken; 0 when it may now."""
+        """Return the seconds until something may be taken; 0 if it may be taken now."""
         full = self._rate * BURST_SECONDS
         self._level = min(full, self._level + (now - self._filled) * self._rate)
         self._filled = now
@@ -157,7 +148,12 @@ class TokenBucket:
 
 
 class TenantLimits:
-    """The rates of those tenants that sent last; one who comes back after very many others starts anew."""
+    """The rates of the tenants that sent last: requests and bytes a second, by a token bucket of each.
+
+    A bucket may be overdrawn by one request, and is in debt until time has paid for it. So a request of any size can
+    pass, long-term rates hold to the byte, and the time to wait is known exactly. The number of buckets is bounded: a
+    tenant that comes back after very many others starts with full buckets.
+    """
 
     def __init__(self, settings: TelemetrySettings, clock: Callable[[], float] = monotonic) -> None:
         self._rates = (settings.max_requests_per_second, settings.max_bytes_per_second)
@@ -170,7 +166,7 @@ class TenantLimits:
         return len(self._buckets)
 
     def take(self, bytes_by_tenant: Mapping[str, int]) -> None:
-        """Count a request against all of its tenants, or raise and count nothing."""
+        """Count a request against all its tenants, or raise and count nothing."""
         if not any(self._rates):
             return
         now = self._clock()
@@ -207,14 +203,6 @@ def _too_much(tenant: str, wait_seconds: float) -> RateLimitedError:
     )
 
 
-# --------------------
-# What has come in at the doors for OpenTelemetry, by tenant and signal, since the broker started.
-#
-# Counted once a request, never a row. The number of tenants is bounded: one is counted by name when it is known or has
-# brought rows; those beyond the bound, and requests that were refused before it was clear whose they are, are counted
-# together as `OTHER`, which no namespace can be called.
-
-
 OTHER = "(other)"
 _MAX_REASONS = 100
 _OTHER_REASON = "other"
@@ -223,13 +211,13 @@ _OTHER_REASON = "other"
 @dataclass
 class SignalCounts:
     requests: int = 0
-    """That were accepted; one with rows of several tenants counts for each of them."""
+    """Accepted requests. One with rows of several tenants counts for each."""
     rows: int = 0
-    """That are durable."""
+    """Durable rows."""
     bytes: int = 0
-    """Of these requests, decompressed; a request's are shared out by rows among its tenants."""
+    """Bytes of these requests, decompressed. A request's bytes are divided among its tenants by rows."""
     rejected_rows: int = 0
-    """Of requests that were accepted for the rest."""
+    """Rejected rows of accepted requests."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were refused, by the code of the error."""
 
@@ -244,7 +232,12 @@ class SignalCounts:
 
 
 class TenantStatistics:
-    """For many threads. `is_known` tells whether a tenant is one that somebody has named, or that has topics."""
+    """What came in, by tenant and signal, since the broker started. Thread-safe. Counted by request, not by row.
+
+    The number of tenants is bounded: a tenant is counted by name if `is_known` says so or if it has stored rows.
+    Others beyond the bound, and requests that were refused before their tenant was clear, are counted together as
+    `OTHER`, a name that no namespace can have.
+    """
 
     def __init__(self, max_tenants: int, is_known: Callable[[str], bool] = lambda _tenant: False) -> None:
         self._max_tenants = max_tenants
@@ -261,18 +254,18 @@ class TenantStatistics:
             counts.bytes += nbytes
 
     def rejected(self, tenant: str | None, signal: Signal, rows: int) -> None:
-        """Rows of an accepted request that were not stored; `tenant` is None where they name none that may be."""
+        """Count rows of an accepted request that were not stored; `tenant` is None if they name no valid one."""
         with self._lock:
             self._of(tenant, signal).rejected_rows += rows
 
     def refused(self, tenant: str | None, signal: Signal, code: str) -> None:
-        """A whole request; `tenant` is None where it is not known whose."""
+        """Count a refused request; `tenant` is None if it is unknown."""
         with self._lock:
             reasons = self._of(tenant, signal).refused
             reasons[code if code in reasons or len(reasons) < _MAX_REASONS else _OTHER_REASON] += 1
 
     def figures(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """By tenant and signal, in the order in which tenants came; what is nobody's own comes last."""
+        """Return the counts by tenant and signal, in the order in which tenants came; `OTHER` is last."""
         with self._lock:
             found = [*self._counts.items(), *([(OTHER, self._other)] if self._other else [])]
             return {

@@ -1,4 +1,9 @@
-"""The topics of tenants: found, made at first use, and given the columns that settings promote later."""
+"""The topics of tenants. They are created at first use, and get columns that settings promote later.
+
+Tables are partitioned by publish time, not by the times that rows claim: a sender with a wrong clock, or a hostile one,
+could otherwise make any number of partitions. Look-ups by a row's own time use the bounds of files. Spans are sorted by
+trace, so that a trace is in few row groups; log records and data points are sorted by service.
+"""
 
 import threading
 
@@ -11,16 +16,6 @@ from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage, Topic
 from icestream.telemetry.schemas import ConversionOptions, Signal, topic_schema
 
-# --------------------
-# What a tenant's topics are called and how their tables are laid out: known to all who may make one.
-#
-# Tables are partitioned by the time of publishing, not by the times that rows claim: a sender with a wrong clock, or a
-# hostile one, would otherwise make as many partitions as it likes. Look-ups by a row's own time are served by the
-# bounds
-# of files. Spans are sorted by trace, so that a trace is found in few row groups; log records and data points by
-# service.
-
-
 SORT_BY = {
     Signal.TRACES: ("trace_id", "start_time_unix_nano"),
     Signal.LOGS: ("service_name", "time"),
@@ -29,12 +24,12 @@ SORT_BY = {
 
 
 def topic_name(tenant: str, dataset: str | None, signal: Signal) -> TopicName:
-    """`tenant/traces`, or `tenant/dataset_traces`. Tenant and dataset have been checked."""
+    """Return `tenant/traces`, or `tenant/dataset_traces`. Tenant and dataset have been checked."""
     return TopicName(tenant, f"{dataset}_{signal}" if dataset is not None else str(signal))
 
 
 def is_telemetry(name: TopicName) -> bool:
-    """Whether a topic is called like one of a signal, of a dataset or not."""
+    """Return whether a topic has the name of a signal's topic, with or without a dataset."""
     return any(name.name == signal or name.name.endswith(f"_{signal}") for signal in Signal)
 
 
@@ -50,10 +45,10 @@ class TelemetryTopics:
         self._schemas = {signal: topic_schema(signal, options) for signal in Signal}
         self._making = threading.Lock()
         self._tenants: tuple[int, frozenset[str]] = (-1, frozenset())
-        """Those that have datasets or more, and which state of the topics that was found in."""
+        """The tenants with topics, and the state of the topics in which they were found."""
 
     def has_tenant(self, tenant: str) -> bool:
-        """Whether a tenant has a topic of telemetry, a dataset's too. Topics are looked through when they changed."""
+        """Return whether a tenant has a telemetry topic. Topics are searched again when they have changed."""
         topics = self._storage.topics
         if any(topics.has(topic_name(tenant, None, signal)) for signal in Signal):
             return True
@@ -65,7 +60,7 @@ class TelemetryTopics:
         return tenant in tenants
 
     def get(self, tenant: str, dataset: str | None, signal: Signal) -> Topic:
-        """The topic, which is made where it is missing, and has at least the columns of the signal."""
+        """Return the topic, with at least the columns of the signal. Create it if it is missing."""
         name = topic_name(tenant, dataset, signal)
         try:
             topic = self._storage.topics.get(name)
@@ -77,7 +72,7 @@ class TelemetryTopics:
         return topic
 
     def _make(self, name: TopicName, signal: Signal) -> Topic:
-        """One at a time, so that those who race for the last one that is allowed do not all get one."""
+        """Create a topic. One at a time, so that concurrent requests do not exceed the limit."""
         with self._making:
             if not self._storage.topics.has(name):
                 self._check_room(name)
@@ -100,7 +95,7 @@ class TelemetryTopics:
             )
 
     def _fit(self, topic: Topic, wanted: pa.Schema) -> None:
-        """Add promoted columns that the topic lacks; one that is no topic of this signal is refused."""
+        """Add promoted columns that the topic lacks. Raise if it is not a topic of this signal."""
         found = topic.body_schema
         missing = [field for field in wanted if field.name not in found.names]
         same = all(found.field(field.name).equals(field) for field in wanted if field.name in found.names)

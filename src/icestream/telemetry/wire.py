@@ -1,18 +1,18 @@
-"""Serialized OTLP requests to nested Arrow arrays, one column a field.
+"""Turns serialized OTLP requests into nested Arrow arrays, one column a field.
 
-Two libraries share the work. Protobuf's own parser looks at every byte first and writes the message anew, so that what
-follows sees only sound messages in their one normal form: the last of several values of a field, one member of a
-`oneof`, valid UTF-8. Then `ptars` turns those bytes into Arrow without any object a row.
+Two libraries share the work. Protobuf's own parser checks every byte first and serializes the message again, so that
+the next step sees only valid messages in their one normal form: the last of several values of a field, one member of a
+`oneof`, valid UTF-8. Then `ptars` turns those bytes into Arrow without a Python object a row.
 
-It reads the messages by descriptors that differ from the official ones in how they name the bytes, never in what lies
-on the wire:
+`ptars` reads the messages by descriptors that differ from the official ones in field types, never in the bytes on the
+wire:
 
-- attributes and log bodies are opaque bytes at first. A second call decodes them all at once, and the bytes are at hand
-  for the few that need them.
-- of the members of a value only the four common ones are decoded. Arrays and maps nest without end, which Arrow columns
-  do not; those and the rare others are read from the bytes in a second look.
-- unsigned numbers of 64 bits, times among them, are signed ones of the same bits, as Iceberg has no other. Unsigned
-  numbers of 32 bits that are written as varints become 64 bits wide.
+- attributes and log bodies are opaque bytes at first. A second call decodes them all at once, and keeps the bytes for
+  the few that need them.
+- of the members of a value only the four common ones are decoded. Arrays and maps nest without a bound, which Arrow
+  columns cannot; these and other rare ones are decoded from the bytes one by one.
+- unsigned numbers of 64 bits, times among them, are read as signed ones of the same bits: Iceberg has no others.
+  Unsigned numbers of 32 bits that are written as varints become 64 bits wide.
 """
 
 import json
@@ -77,7 +77,7 @@ def _rename_bytes(message: DescriptorProto) -> None:
 
 
 def _tell_absence(message: DescriptorProto, field: FieldDescriptorProto) -> None:
-    """A message that is not there differs from an empty one; for bytes that has to be asked for."""
+    """Make an absent message differ from an empty one; bytes do not by default."""
     field.proto3_optional = True
     field.oneof_index = len(message.oneof_decl)
     message.oneof_decl.add(name=f"_{field.name}")
@@ -116,7 +116,7 @@ _ANY_VALUE = _HANDLERS[AnyValue.DESCRIPTOR.full_name]
 
 
 def decode_request(signal: Signal, request: bytes) -> pa.StructArray:
-    """The `ResourceSpans`, `ResourceLogs` or `ResourceMetrics` of a request."""
+    """Return the `ResourceSpans`, `ResourceLogs` or `ResourceMetrics` of a request."""
     try:
         normal = REQUESTS[signal].FromString(request).SerializeToString()
     except DecodeError as error:
@@ -131,7 +131,7 @@ def decode_key_values(raw: pa.Array) -> pa.RecordBatch:
 
 
 def decode_values(raw: pa.Array) -> pa.RecordBatch:
-    """A null is decoded like a value without content."""
+    """Decode values. A null becomes a value without content."""
     return _decoded(_ANY_VALUE.array_to_record_batch, raw)
 
 
@@ -144,20 +144,15 @@ def _decoded(decode: Any, source: Any) -> pa.RecordBatch:
         ) from error
 
 
-# --------------------
-# OTLP's JSON form.
-#
-# It is protobuf's own JSON form with one difference: ids of traces and spans are hexadecimal, not base64. Unknown
-# fields
-# are passed over, as the specification asks. Names of fields in snake case, names of enum values and 64-bit numbers
-# without quotes are taken too: there are exporters that send them.
-
+# OTLP's JSON form is protobuf's own with one difference: ids of traces and spans are hexadecimal, not base64. Unknown
+# fields are ignored, as the specification asks. Field names in snake case, names of enum values and 64-bit numbers
+# without quotes are accepted, because some exporters send them.
 
 _IDS = frozenset({"trace_id", "span_id", "parent_span_id"})
 
 
 def json_to_request(signal: Signal, text: bytes | str, options: ConversionOptions = DEFAULTS) -> bytes:
-    """The serialized request that the text describes."""
+    """Return the serialized request that the text describes."""
     check_limit("bytes in the request", len(text), options.max_request_bytes)
     request = REQUESTS[signal]()
     try:
@@ -166,15 +161,15 @@ def json_to_request(signal: Signal, text: bytes | str, options: ConversionOption
         data: bytes = ParseDict(tree, request, ignore_unknown_fields=True).SerializeToString()
     except (ValueError, ParseError, RecursionError) as error:
         raise InvalidMessageError(
-            f"the text is no OTLP request of {signal} in JSON: {error}", operation="decode telemetry"
+            f"the text is not an OTLP request of {signal} in JSON: {error}", operation="decode telemetry"
         ) from error
     return data
 
 
 def _prepare(tree: Any, descriptor: Descriptor) -> None:
-    """Ids to base64, in place; and a look that messages are objects, as the library takes any text for an empty one.
+    """Convert ids to base64 in place. Raise if a message is not an object: the library reads any text as an empty one.
 
-    It goes by a list of what is still to be seen, because the depth of the text is the sender's choice.
+    Uses a list and no recursion, because the sender chooses the depth of the text.
     """
     waiting: list[tuple[Any, Descriptor]] = [(tree, descriptor)]
     while waiting:
@@ -201,24 +196,18 @@ def _base64(field: FieldDescriptor, text: Any) -> str:
         raise ValueError(f"{field.camelcase_name} {text[:64]!r} is not hexadecimal") from None
 
 
-# --------------------
-# Whether a serialized request ends where its last field does, so that what is put behind it stays apart.
-#
-# A parser does not see where one of several joined requests ends: a field that announces more bytes than its
-# request has
-# takes them from the next one, and what it takes is no longer a span or a log record of anybody. A parser that is given
-# such a request alone refuses it.
-
+# A parser does not see where one of several joined requests ends. A field that announces more bytes than its request
+# has would take them from the next request. So only a request that ends where its last field ends may be joined.
 
 _RESOURCES = 0x0A
-"""The tag of field 1, of bytes with a length: the one field that requests of all signals have."""
+"""The tag of field 1, with a length: the one field that requests of all signals have."""
 _MAX_LENGTH_BYTES = 5
 _MAX_FIELDS = 1000
-"""Looked at in a request: enough for a sender that has gathered much, and soon done."""
+"""Most fields that are checked: enough for a large request, and fast."""
 
 
 def is_whole(request: bytes) -> bool:
-    """Whether a request is nothing but complete fields of resources, and not very many.
+    """Return whether a request has only complete fields of resources, and not very many.
 
     Only the fields' lengths are looked at, not what is in them. What has other fields, however legal, counts as not
     whole: nobody sends them, and so nothing depends on how a parser reads them.
@@ -236,7 +225,7 @@ def is_whole(request: bytes) -> bool:
 
 
 def _end_of_field(request: bytes, at: int) -> int:
-    """Where the field ends whose length stands at `at`; beyond the request if it has no length."""
+    """Return where the field ends whose length is at `at`; after the request if there is no length."""
     length = 0
     for number, byte in enumerate(request[at : at + _MAX_LENGTH_BYTES]):
         length |= (byte & 0x7F) << (7 * number)

@@ -375,7 +375,7 @@ class TestTogetherWithOthers:
         [refused] = migrate(topics, tmp_path, topic=str(topic), progress=pause).files
         assert path.stat().st_size == size
         assert (refused.state, refused.published) == (FileState.REFUSED, 0)
-        assert "the file has changed meanwhile" in str(refused.error)
+        assert "the file changed during the migration" in str(refused.error)
 
     def test_two_migrations_that_name_different_folders_publish_each_row_once(
         self, topics: Topics, tmp_path: Path, tenant: str

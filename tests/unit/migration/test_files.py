@@ -62,7 +62,7 @@ class TestFinding:
             files(tmp_path)
         with pytest.raises(InvalidRequestError, match="there is nothing at"):
             files(tmp_path / "none")
-        with pytest.raises(InvalidRequestError, match="ftp:// is no kind of store"):
+        with pytest.raises(InvalidRequestError, match="ftp:// is not a known store"):
             files("ftp://host/x")
 
     def test_a_bucket_is_opened_as_the_settings_say_for_objects_else_for_tables(self) -> None:
@@ -97,7 +97,7 @@ class TestIdentity:
 class TestCutting:
     def test_batches_end_at_the_same_rows_each_time(self, tmp_path: Path) -> None:
         with opened(write(tmp_path / "x.parquet")) as file:
-            pieces = list(file.pieces(["a"], 20))
+            pieces = list(file.slices(["a"], 20))
             assert [(piece.row, piece.row_group, piece.batch.num_rows) for piece in pieces] == [
                 (0, 0, 20), (20, 0, 10), (30, 1, 20), (50, 1, 10), (60, 2, 20), (80, 2, 10), (90, 3, 10),
             ]  # fmt: skip
@@ -107,7 +107,7 @@ class TestCutting:
         self, tmp_path: Path, start: int
     ) -> None:
         with opened(write(tmp_path / "x.parquet")) as file:
-            pieces = list(file.pieces(["a", "b"], 20, start))
+            pieces = list(file.slices(["a", "b"], 20, start))
             read = [value for piece in pieces for value in piece.batch["a"].to_pylist()]
             assert read == list(range(start, 100))
             assert {piece.row + piece.batch.num_rows for piece in pieces} <= {20, 30, 50, 60, 80, 90, 100}
@@ -127,7 +127,7 @@ class TestDamage:
         content[place : place + 40] = b"\xff" * 40
         path.write_bytes(content)
         with opened(path) as file, pytest.raises(DamagedError, match=r"row group 1 cannot be read.*x\.parquet"):
-            list(file.pieces(["a", "b"], 20))
+            list(file.slices(["a", "b"], 20))
 
 
 class TestPresent:
