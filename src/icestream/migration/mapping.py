@@ -3,8 +3,8 @@
 Columns are matched by name. A column that only the topic has is null, or in telemetry what OTLP means by an absent
 field: 0 and the empty string. A row's `time` and its nanoseconds, and `service_name`, are derived from other columns if
 they are missing. Names of folders (`region=eu`) are columns too, unless the file has a column of that name. A column
-that only the file has is refused, except columns that icestream itself adds, and those that folders only repeat. No other
-column is dropped unless the caller says so.
+that only the file has is refused, except columns that icestream itself adds, and those that folders only repeat. No
+other column is dropped unless the caller says so.
 """
 
 import re

@@ -2,8 +2,8 @@
 
 One thread at a time converts. The first request for a topic waits for its turn; those that come meanwhile sleep, and it
 takes them along. Joined serialized requests are a valid request if each is whole, and a large request costs less an
-item than many small ones. So a request's thread is woken once: when it is stored, or when it is the first of those that did
-not fit.
+item than many small ones. So a request's thread is woken once: when it is stored, or when it is the first of those that
+did not fit.
 
 A bad request does not affect those it is joined with: one that is not whole is converted alone; if joined requests are
 refused, or fail in an unforeseen way before anything is stored, each is tried alone.

@@ -112,7 +112,7 @@ def _varint(number: int) -> bytes:
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"hello", b"\x00", b"\x0a" + b"\xff" * 10])
 @pytest.mark.parametrize("signal", Signal)
 def test_bytes_that_are_no_request_are_refused(signal: Signal, data: bytes) -> None:
-    with pytest.raises(InvalidMessageError, match=f"no OTLP request of {signal}"):
+    with pytest.raises(InvalidMessageError, match=f"not an OTLP request of {signal}"):
         to_batch(signal, data)
 
 
@@ -151,7 +151,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     ],
 )
 def test_text_that_is_no_request_in_json_is_refused(text: str | bytes) -> None:
-    with pytest.raises(InvalidMessageError, match="no OTLP request of traces in JSON"):
+    with pytest.raises(InvalidMessageError, match="not an OTLP request of traces in JSON"):
         json_to_request(Signal.TRACES, text)
 
 
