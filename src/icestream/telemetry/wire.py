@@ -121,7 +121,7 @@ def decode_request(signal: Signal, request: bytes) -> pa.StructArray:
         normal = REQUESTS[signal].FromString(request).SerializeToString()
     except DecodeError as error:
         raise InvalidMessageError(
-            f"the bytes are no OTLP request of {signal}: {error}", operation="decode telemetry"
+            f"the bytes are not an OTLP request of {signal}: {error}", operation="decode telemetry"
         ) from error
     return _decoded(_OF_SIGNAL[signal].list_to_record_batch, [normal]).column(0).values
 
