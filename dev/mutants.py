@@ -53,7 +53,7 @@ COMMITS = "tests/conformance/catalogs/test_commits.py"
 RACES = "tests/fault/pipeline/test_races.py"
 ZOMBIE = f"{RACES}::test_a_pipeline_that_wakes_between_its_write_and_its_commit_commits_nothing_again"
 MADE_AGAIN = "tests/fault/pipeline/test_topics_made_again.py"
-LOST_ANSWERS = "tests/fault/metadata/test_lost_answers.py"
+LOST_RESPONSES = "tests/fault/metadata/test_lost_responses.py"
 ETCD_WATCHES = "tests/fault/metadata/test_watches.py"
 HTTP_TESTS = "tests/integration/http"
 UPLOADER = "tests/unit/cloud/test_uploader.py"
@@ -292,14 +292,14 @@ MUTANTS = (
     Mutant(
         "etcd-lost-answer",
         "finding out what became of a transaction whose answer was lost",
-        (("metadata:Tickets.transaction", Swap(("_find_out",), by="None")),),
-        (f"{LOST_ANSWERS}::test_a_swap_whose_answer_is_lost_happened_once",),
+        (("metadata:GuardedTransactions.transaction", Swap(("_find_out",), by="None")),),
+        (f"{LOST_RESPONSES}::test_a_swap_whose_answer_is_lost_happened_once",),
     ),
     Mutant(
         "etcd-ticket",
         "the condition that a transaction's ticket is unused",
-        (("metadata:Tickets.transaction", Element(("unused",))),),
-        (f"{LOST_ANSWERS}::test_a_transaction_that_hangs_somewhere_cannot_happen_after_its_repetition",),
+        (("metadata:GuardedTransactions.transaction", Element(("unused",))),),
+        (f"{LOST_RESPONSES}::test_a_transaction_that_hangs_somewhere_cannot_happen_after_its_repetition",),
     ),
     Mutant(
         "etcd-watch-resume",

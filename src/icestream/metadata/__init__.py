@@ -1,20 +1,26 @@
-"""Small facts that brokers must agree on: topics, owners, subscription progress, object descriptors.
+"""The metadata store: small records that brokers must agree on. Topics, subscription progress, object descriptors.
 
-What a store guarantees, whichever it is:
+Guarantees of every store:
 
-* A change that returned is durable (SQLite: committed and synced; etcd: on a majority of its members) and seen by every
-  later call of any client.
-* A transaction happens whole or not at all, also when the process or the machine dies in it, and conditions hold at
-  the very revision of the change: of any number of writers that compare and swap, none loses another's update.
-* Revisions grow with every change. A watch hands out each change under its prefix once, in revision order, from any
-  kept revision on; changes that are no longer kept are a CompactedError, never a hole.
-* A key under a lease is never seen after the lease ended, also when its holder was killed. Without etcd, deadlines are
-  wall-clock times, so a clock that is set forward ends leases early.
-* Memory is bounded: keys (1 KiB), values (1 MiB), transactions, pages, the history behind watches.
-* Damage is a DamagedError; an empty or foreign file is never taken for a fresh store.
+* A change is durable when its call returns (SQLite: committed and synced; etcd: on a majority of its members). Every
+  later call of any client sees it.
+* A transaction happens completely or not at all, also if the process or the machine dies in it. Its conditions hold at
+  the revision of its change: of several writers that compare and swap, none overwrites another's update.
+* Revisions grow with every change. A watch returns each change under its prefix once, in revision order, from any kept
+  revision on. If changes are no longer kept, it raises `CompactedError`; it never skips any.
+* No reader sees a key under a lease after the lease has ended, also if its holder was killed. Without etcd, deadlines
+  are wall-clock times: a clock that is set forward ends leases early.
+* Memory is bounded: keys (1 KiB), values (1 MiB), transactions, pages, the history of changes for watches.
+* Damage raises `DamagedError`. An empty or foreign file is never used as a new store.
 
-`store` is the protocol, `memory`, `sqlite` and `etcd` implement it, `sqlite_file` describes what lies on disk, `keys`
-has every key's layout.
+Example::
+
+    with open_metadata_store(sqlite_path=Path("metadata.db")) as store:
+        entry = store.get("/topics/default/events")
+        store.compare_and_swap(entry.key, entry.mod_revision, b"...")
+
+`store` has the protocol; `memory`, `sqlite` and `etcd` implement it. `keys` has the layout of every key. `sqlite`
+describes what lies on disk.
 """
 
 from icestream.metadata import keys

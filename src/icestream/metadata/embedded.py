@@ -1,8 +1,8 @@
-"""What the stores without a server have in common: all semantics, on top of a few primitives.
+"""The semantics of the stores without a server, on top of a few primitives.
 
-A subclass keeps entries, leases and history; this class decides what happens to them, always under one lock. A lease
-ends by its deadline: no thread waits for it. Every call first removes what is due, so nobody sees an expired key, and
-the removal is a change like any other, with a revision and events.
+A subclass keeps entries, leases and history. This class decides what happens to them, always under one lock. A lease
+ends at its deadline, without a thread that waits for it: every call first ends the leases that are due. So no caller
+sees an expired key. The removal of its keys is a change with a revision and events.
 """
 
 import threading
@@ -63,7 +63,7 @@ class EmbeddedStore(BaseStore):
         self._closed = False
         self._changed = threading.Condition(threading.RLock())
 
-    # --- reading
+    # Reading
 
     def get(self, key: str) -> Entry | None:
         check_key(key, operation="get")
@@ -96,14 +96,14 @@ class EmbeddedStore(BaseStore):
             self._check_kept(start, prefix)
             return HistoryWatch(self, prefix, start)
 
-    # --- changing
+    # Changing
 
     def transaction(self, conditions: Sequence[Condition], operations: Sequence[Operation]) -> TransactionResult:
         check_transaction(conditions, operations, operation="transaction")
         with self._writing("transaction"):
             if not all(_holds(condition, self._find(condition.key)) for condition in conditions):
                 return TransactionResult(succeeded=False, revision=self._head())
-            # Leases are looked at before the first change: memory has no rollback.
+            # Leases are checked before the first change: memory has no rollback.
             for lease_id in {item.lease for item in operations if isinstance(item, Put) and item.lease is not None}:
                 self._check_lease(lease_id, "transaction")
             return TransactionResult(succeeded=True, revision=self._apply(operations))
@@ -132,7 +132,7 @@ class EmbeddedStore(BaseStore):
                 self._release()
                 self._changed.notify_all()
 
-    # --- leases
+    # Leases
 
     def lease(self, ttl_seconds: float) -> Lease:
         check_ttl(ttl_seconds, operation="lease")
@@ -163,13 +163,13 @@ class EmbeddedStore(BaseStore):
             )
 
     def _end_lease(self, lease_id: int) -> None:
-        # A lease may hold any number of keys, but no revision holds more events than a transaction can.
+        # A lease may have any number of keys, but no revision has more events than a transaction can.
         keys = self._keys_of_lease(lease_id)
         for first in range(0, len(keys), MAX_TRANSACTION_OPERATIONS):
             self._apply([Delete(key) for key in keys[first : first + MAX_TRANSACTION_OPERATIONS]])
         self._drop_lease(lease_id)
 
-    # --- what a watch needs (`ChangeFeed`)
+    # For watches (`ChangeFeed`)
 
     @property
     def changed(self) -> threading.Condition:
@@ -194,7 +194,7 @@ class EmbeddedStore(BaseStore):
                 remedy="list the prefix again, then watch from the revision taken before listing",
             )
 
-    # --- isolation
+    # Isolation
 
     @contextmanager
     def _reading(self, operation: str) -> Iterator[None]:
@@ -202,7 +202,7 @@ class EmbeddedStore(BaseStore):
             self._check_open(operation)
             while self._anything_due(operation):
                 with self._writing(operation):
-                    pass  # entering it removes what is due
+                    pass  # entering it ends the leases that are due
             with self._isolated(operation, write=False):
                 yield
 
@@ -224,11 +224,11 @@ class EmbeddedStore(BaseStore):
         if self._closed:
             raise ClosedError("the metadata store is closed", operation=operation, place=self._place)
 
-    # --- primitives; all but `_release` are called inside `_isolated`
+    # Primitives. All except `_release` are called inside `_isolated`
 
     @abstractmethod
     def _isolated(self, operation: str, *, write: bool) -> AbstractContextManager[None]:
-        """A consistent view; with `write`, all changes inside become durable together, or none."""
+        """Give a consistent view. With `write`, all changes inside become durable together, or none."""
 
     @abstractmethod
     def _find(self, key: str) -> Entry | None: ...
@@ -247,15 +247,15 @@ class EmbeddedStore(BaseStore):
 
     @abstractmethod
     def _compacted(self) -> int:
-        """The newest revision that the history has dropped."""
+        """Return the newest revision that the history has dropped."""
 
     @abstractmethod
     def _append(self, revision: int, events: Events) -> None:
-        """Make `revision` the head, with these events, and drop the oldest revisions beyond the history's limits."""
+        """Make `revision` the newest, with these events, and drop the oldest ones beyond the history's limits."""
 
     @abstractmethod
     def _first_change(self, prefix: str, start_revision: int) -> tuple[Event, ...]:
-        """Those events of the first revision from `start_revision` on that touch the prefix."""
+        """Return the events under the prefix of the first revision from `start_revision` on that has any."""
 
     @abstractmethod
     def _add_lease(self, deadline_us: int) -> int: ...
@@ -271,7 +271,7 @@ class EmbeddedStore(BaseStore):
 
     @abstractmethod
     def _due_leases(self, now_us: int) -> Sequence[int]:
-        """Leases whose deadline has come, the earliest first."""
+        """Return the leases whose deadline has passed, the earliest first."""
 
     @abstractmethod
     def _keys_of_lease(self, lease_id: int) -> Sequence[str]: ...

@@ -1,4 +1,4 @@
-"""Opens the store that the arguments describe."""
+"""Opening a metadata store."""
 
 from pathlib import Path
 
@@ -17,15 +17,15 @@ def open_metadata_store(
     etcd: EtcdOptions | None = None,
     clock: Clock = now_us,
 ) -> MetadataStore:
-    """One of the three: `in_memory`, the SQLite file at `sqlite_path`, made if there is none, or an etcd cluster."""
+    """Open one of three: a store in memory, the SQLite file at `sqlite_path` (created if missing), or etcd."""
     if [in_memory, sqlite_path is not None, etcd is not None].count(True) != 1:
         raise InvalidRequestError(
-            "a metadata store is in memory, a SQLite file or an etcd cluster",
+            "a metadata store is either in memory, a SQLite file, or an etcd cluster",
             operation="open metadata store",
             remedy="set one of in_memory, sqlite_path and etcd",
         )
     if etcd is not None:
-        # Imported where it is needed: a broker without etcd need not spend gRPC's time and memory.
+        # Imported here for start-up: a broker without etcd needs no gRPC.
         from icestream.metadata.etcd.store import EtcdMetadataStore  # noqa: PLC0415
 
         return EtcdMetadataStore(etcd)

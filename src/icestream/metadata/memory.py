@@ -1,4 +1,4 @@
-"""A store that lives and ends with its process: for tests and for brokers that need not remember."""
+"""A store in memory, lost when its process ends: for tests and for brokers that keep nothing."""
 
 import itertools
 from bisect import bisect_left, bisect_right, insort
@@ -10,7 +10,7 @@ from icestream.metadata.embedded import DEFAULT_HISTORY_BYTES, DEFAULT_HISTORY_E
 from icestream.metadata.store import Entry, Event, Events
 from icestream.model.clock import Clock, now_us
 
-# How late a waiting watch may notice that a lease ended. Nothing else in memory changes without a notification.
+# How late a waiting watch may notice the end of a lease. All other changes notify it.
 _LEASE_POLL_SECONDS = 0.05
 
 
@@ -28,7 +28,7 @@ class MemoryMetadataStore(EmbeddedStore):
         self._keys_by_lease: dict[int, set[str]] = {}
         self._deadlines_us: dict[int, int] = {}
         self._lease_ids = itertools.count(1)
-        # One item per revision without a hole: item i is revision `_dropped + 1 + i`.
+        # One item per revision, without a gap: item i is revision `_dropped + 1 + i`.
         self._history: deque[tuple[Event, ...]] = deque()
         self._dropped = 0
         self._history_events = 0

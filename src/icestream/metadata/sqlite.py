@@ -1,7 +1,18 @@
-"""The embedded default: one SQLite file, shared by the threads of a process and by the processes of a machine.
+"""The embedded default: one SQLite file, shared by the threads of a process and the processes of a machine.
 
-One connection under one lock. A change is acknowledged after its commit was synced (WAL journal, synchronous=FULL).
-Watches hear of this process's changes at once and look for those of other processes every `poll_interval_seconds`.
+There is one connection under one lock. A call returns after its commit was synced (WAL journal, synchronous=FULL).
+Watches see this process's changes at once, and look for those of other processes every `poll_interval_seconds`.
+
+The file holds these tables::
+
+    schema_version  one row: the version of this layout
+    head            one row: newest revision, newest revision dropped from history, size of the history
+    entries         the keys, as bytes, so that order and prefixes are those of UTF-8 bytes, as in etcd
+    leases          deadline in microseconds since 1970 UTC, so that every process sees what has expired
+    history         one row per event, for watches; a NULL value is a delete
+
+A new file is built in a temporary folder and linked to its path when it is complete and synced. So an empty or
+incomplete file at the path is damage, never a new store.
 """
 
 import os
@@ -17,20 +28,7 @@ from icestream.metadata.store import Entry, Event, Events
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, UnavailableError
 
-# --------------------
-# The SQLite file: made whole or not at all, checked when opened, its errors given icestream's names.
-#
-#     schema_version  one row: the version of this layout
-#     head            one row: newest revision, newest revision dropped from history, size of the history
-#     entries         the keys. Stored as bytes, so that order and prefixes are those of UTF-8 bytes, as in etcd
-#     leases          deadline in microseconds since 1970 UTC, so that any process, at any time, sees what has expired
-#     history         one row per event, for watches; a NULL value is a delete
-#
-# A new file is built beside its place and linked there when it is complete and synced: an empty or half-made file at
-# the place is damage, never a fresh store.
-
-
-APPLICATION_ID = 0x4963_654D  # "IceM" in the file header tells our files from other SQLite databases
+APPLICATION_ID = 0x4963_654D  # "IceM": tells icestream's files from other SQLite databases
 SCHEMA_VERSION = 1
 
 _SCHEMA = """
@@ -64,9 +62,9 @@ COMMIT;
 """
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# What the surroundings cause (other processes, the disk, permissions). All else is a mistake in this package and
-# is raised as SQLite gave it.
-_SURROUNDINGS = {
+# Errors with an outside cause: other processes, the disk, permissions. All others are bugs here, and are raised as they
+# are.
+_OUTSIDE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PROTOCOL,
@@ -80,7 +78,7 @@ _SURROUNDINGS = {
 
 
 def open_database(path: Path, *, busy_timeout_seconds: float) -> sqlite3.Connection:
-    """A checked connection that any thread may use, one at a time; makes the file if there is none."""
+    """Return a checked connection that one thread at a time may use. Create the file if it does not exist."""
     with translated("open metadata store", path):
         if not path.exists():
             _create(path)
@@ -99,7 +97,7 @@ def open_database(path: Path, *, busy_timeout_seconds: float) -> sqlite3.Connect
 
 @contextmanager
 def translated(operation: str, path: Path) -> Iterator[None]:
-    """SQLite's and the file system's errors as icestream's."""
+    """Raise errors of SQLite and the file system as icestream's."""
     try:
         yield
     except sqlite3.Error as error:
@@ -111,13 +109,13 @@ def translated(operation: str, path: Path) -> Iterator[None]:
 
 
 def _known(error: sqlite3.Error, operation: str, path: Path) -> IcestreamError | None:
-    # The low byte is the kind of error; the rest, its variant. Errors of Python's module itself have no code.
+    # The low byte is the kind of error. Errors of Python's module itself have no code.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGE:
         return _damaged(str(error), path, operation)
-    if code in _SURROUNDINGS:
-        # A commit whose sync failed may still turn up after a power loss. All others were undone.
-        doubt = "; a change under way may or may not have been made" if code == sqlite3.SQLITE_IOERR else ""
+    if code in _OUTSIDE:
+        # A commit whose sync failed may exist after a power loss. All others were rolled back.
+        doubt = "; it is unknown whether the change was made" if code == sqlite3.SQLITE_IOERR else ""
         return UnavailableError(f"{error} ({error.sqlite_errorname}){doubt}", operation=operation, place=str(path))
     return None
 
@@ -127,14 +125,15 @@ def _damaged(message: str, path: Path, operation: str = "open metadata store") -
         message,
         operation=operation,
         place=str(path),
-        remedy="restore the file from a copy, or move it away to begin with an empty store",
+        remedy="restore the file from a copy, or move it away to start with an empty store",
     )
 
 
 def _create(path: Path) -> None:
-    """1. Build the file in a folder of its own. 2. Sync it. 3. Link it to its place. 4. Sync the folder.
+    """Create the file: 1. build it in a temporary folder, 2. sync it, 3. link it to its path, 4. sync the folder.
 
-    A crash before 3 leaves a stray folder and no store; after it, a complete one. Of several processes, one links.
+    A crash before step 3 leaves a stray folder and no store; after it, a complete store. Of several processes, one
+    links its file.
     """
     _make_folder(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.new-") as folder:
@@ -148,7 +147,7 @@ def _create(path: Path) -> None:
         try:
             os.link(fresh, path)
         except FileExistsError:
-            return  # another process was faster; its file is as good
+            return  # another process was faster
         _sync(path.parent)
 
 
@@ -168,7 +167,7 @@ def _sync(path: Path) -> None:
 
 
 def _connect(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
-    # mode=rw: SQLite itself must never make an empty file.
+    # mode=rw: SQLite itself must never create an empty file.
     return sqlite3.connect(
         f"file:{quote(str(path.absolute()))}?mode=rw",
         uri=True,
@@ -181,7 +180,7 @@ def _connect(path: Path, busy_timeout_seconds: float) -> sqlite3.Connection:
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     if (found := connection.execute("PRAGMA application_id").fetchone()[0]) != APPLICATION_ID:
         raise InvalidRequestError(
-            f"the file is a SQLite database of something else (application id {found})",
+            f"the file is a SQLite database of another program (application id {found})",
             operation="open metadata store",
             place=str(path),
             remedy="choose another path",
@@ -220,7 +219,7 @@ class SqliteMetadataStore(EmbeddedStore):
     @contextmanager
     def _isolated(self, operation: str, *, write: bool) -> Iterator[None]:
         with translated(operation, self._path):
-            # IMMEDIATE takes the write lock first, so what is read inside cannot be outdated by another process.
+            # IMMEDIATE takes the write lock first, so no other process can change what is read inside.
             self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 yield
@@ -244,7 +243,7 @@ class SqliteMetadataStore(EmbeddedStore):
             for row in cursor:
                 yield _entry(row)
         finally:
-            cursor.close()  # an unfinished one would keep its view of the file beyond the COMMIT
+            cursor.close()  # an open cursor would keep its view of the file after the COMMIT
 
     def _write(self, entry: Entry) -> None:
         self._db.execute(
@@ -324,9 +323,9 @@ class SqliteMetadataStore(EmbeddedStore):
 
 
 def _range(prefix: str) -> tuple[bytes, bytes]:
-    """The first key with the prefix, and the first one past all such keys: no pattern, so no character is special."""
+    """Return the first key with the prefix and the first one past all such keys."""
     first = prefix.encode()
-    # UTF-8 has no byte 0xFF, so the last byte can always be counted up.
+    # UTF-8 has no byte 0xFF, so the last byte can always be incremented.
     return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"
 
 

@@ -1,8 +1,7 @@
 """The `MetadataStore` protocol and the values that cross it.
 
-The semantics are those of etcd v3, so that etcd can stand behind the protocol as it is. A *revision* is a number that
-grows with every change of the store; all changes of one transaction share one. Prefixes are plain text: `/a` is also a
-prefix of `/ab`, so a folder is asked for as `/a/`.
+The semantics are those of etcd v3. A *revision* is a number that grows with every change of the store; all changes of
+one transaction share one. Prefixes are plain text: `/a` is also a prefix of `/ab`, so the prefix of a folder is `/a/`.
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +12,6 @@ from typing import Literal, Protocol, Self
 
 from icestream.model.errors import ConflictError, IcestreamError, InvalidRequestError, TooLargeError, UnavailableError
 
-# --------------------
-# A lease: keys written under it vanish when it is not kept alive.
-#
-# A lease tells others that its holder is probably gone. It is no lock: a paused holder does not notice that its lease
-# ended, so whatever must not happen twice is guarded by a compare-and-swap or an epoch, never by a lease alone.
-
 
 class LeaseExpiredError(IcestreamError):
     """The lease ended, or was revoked, and its keys with it."""
@@ -27,7 +20,7 @@ class LeaseExpiredError(IcestreamError):
 
 
 class LeaseKeeper(Protocol):
-    """What a store does for its leases."""
+    """The part of a store that leases use."""
 
     def renew_lease(self, lease_id: int, ttl_seconds: float) -> None: ...
 
@@ -38,21 +31,27 @@ class LeaseKeeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
+    """Keys written under a lease are deleted when it is not kept alive.
+
+    The end of a lease tells others that its holder is probably gone. A lease is not a lock: a paused holder does not
+    notice that its lease has ended. Guard what must not happen twice by a compare-and-swap or an epoch.
+    """
+
     id: int
     ttl_seconds: float
     keeper: LeaseKeeper = field(repr=False, compare=False)
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends; 0.0 when it has."""
+        """Seconds until the lease ends; 0.0 if it has."""
         return self.keeper.lease_remaining_seconds(self.id)
 
     def keep_alive(self) -> None:
-        """Begin the full time anew, or raise LeaseExpiredError: an ended lease never comes back."""
+        """Restart the lease's full time. Raise `LeaseExpiredError` if it has ended: it cannot be restarted then."""
         self.keeper.renew_lease(self.id, self.ttl_seconds)
 
     def revoke(self) -> None:
-        """End the lease and delete its keys now. Does nothing when it has ended already."""
+        """End the lease and delete its keys now. Do nothing if it has ended."""
         self.keeper.revoke_lease(self.id)
 
 
@@ -66,7 +65,7 @@ class CompactedError(IcestreamError):
 
 
 class OutcomeUnknownError(UnavailableError):
-    """A transaction was sent, and it cannot be found out whether it happened, or still will: read and decide anew."""
+    """It is unknown whether a transaction happened or will happen. Read the keys again and decide again."""
 
     code = "outcome_unknown"
 
@@ -101,7 +100,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class RevisionIs:
-    """The key was last changed at `mod_revision`; 0 stands for a key that is not there."""
+    """The key was last changed at `mod_revision`; 0 means that it does not exist."""
 
     key: str
     mod_revision: int
@@ -115,7 +114,7 @@ class ValueIs:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Sets value and lease: without `lease`, a key that had one is detached from it."""
+    """Sets value and lease. Without `lease`, the key is detached from the lease that it had."""
 
     key: str
     value: bytes
@@ -124,7 +123,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletes the key; no change, and no error, when it is not there."""
+    """Deletes the key. If it does not exist, there is no change and no error."""
 
     key: str
 
@@ -140,33 +139,33 @@ Events = list[Event]
 class TransactionResult:
     succeeded: bool
     revision: int
-    """The revision of the change; the store's current one when nothing changed."""
+    """The revision of the change; the store's current one if nothing changed."""
 
 
 class Watch(Protocol):
     """The changes under a prefix, in revision order, each once.
 
-    For one consumer thread; `close` may come from any. A watch holds no buffer of its own that could grow: one that
-    falls behind the kept history raises CompactedError.
+    One thread reads it; any thread may close it. A watch has no buffer that could grow: one that falls behind the kept
+    history raises `CompactedError`.
     """
 
     @property
     def resume_revision(self) -> int:
-        """Where another watch has to start to go on after all that this one handed out.
+        """The start revision for another watch that continues after this one.
 
-        Saved between two calls of `wait` it neither loses nor repeats anything. Saved in the middle of a
-        transaction that is being iterated, it repeats that transaction.
+        If it is read between two calls of `wait`, no change is lost or repeated. If it is read while a transaction is
+        being iterated, that transaction is repeated.
         """
 
     def wait(self, timeout_seconds: float | None = None) -> tuple[Event, ...]:
-        """All events of the next transaction; empty after the timeout. Raises ClosedError once closed."""
+        """Return all events of the next transaction, or none after the timeout. Raise `ClosedError` once closed."""
 
     def close(self) -> None: ...
 
     def __iter__(self) -> Iterator[Event]: ...
 
     def __next__(self) -> Event:
-        """The next event, however long it takes; the iteration ends when the watch or its store is closed."""
+        """Return the next event, without a timeout. The iteration ends when the watch or its store is closed."""
 
     def __enter__(self) -> Self: ...
 
@@ -176,48 +175,48 @@ class Watch(Protocol):
 
 
 class MetadataStore(Protocol):
-    """Safe to share between threads. Every call raises ClosedError after `close`."""
+    """Thread-safe. Every call raises `ClosedError` after `close`."""
 
     def get(self, key: str) -> Entry | None: ...
 
     def list(self, prefix: str, *, limit: int = DEFAULT_PAGE_ENTRIES, start_after: str | None = None) -> Entries:
-        """A page of entries ordered by key, of at most `limit` entries and 16 MiB of values.
+        """Return a page of entries ordered by key: at most `limit` entries and 16 MiB of values.
 
-        Only an empty page says that nothing follows. `scan` reads all pages.
+        Only an empty page means that nothing follows. `scan` reads all pages.
         """
 
     def revision(self) -> int:
-        """The newest revision.
+        """Return the newest revision.
 
-        To follow a prefix from its present state: take `revision()`, list, then watch from that revision + 1. The
-        watch repeats what changed while listing, and misses nothing.
+        To follow a prefix from its present state: call `revision()`, list, then watch from that revision + 1. The watch
+        repeats the changes made while listing, and misses none.
         """
 
     def put(self, key: str, value: bytes, lease: int | None = None) -> int:
         """Set the key and return the revision of the change."""
 
     def create(self, key: str, value: bytes, lease: int | None = None) -> int:
-        """Set a key that is not there, or raise ConflictError. Returns the revision."""
+        """Set a key that does not exist and return the revision, or raise `ConflictError`."""
 
     def compare_and_swap(self, key: str, expected_revision: int, value: bytes, lease: int | None = None) -> int:
-        """Set the key if its mod_revision is `expected_revision` (0: it is not there), or raise ConflictError."""
+        """Set the key if its mod_revision is `expected_revision` (0: it does not exist), or raise `ConflictError`."""
 
     def delete(self, key: str) -> bool:
-        """True if the key was there."""
+        """Delete the key. Return whether it existed."""
 
     def transaction(self, conditions: Sequence[Condition], operations: Sequence[Operation]) -> TransactionResult:
-        """Do all operations if all conditions hold, else none. A key may stand in one operation only."""
+        """Do all operations if all conditions hold, else none. Each key may have one operation."""
 
     def lease(self, ttl_seconds: float) -> Lease: ...
 
     def watch(self, prefix: str, start_revision: int | None = None) -> Watch:
-        """Changes from `start_revision` on (it included); without it, those after this call.
+        """Watch the changes from `start_revision` on, inclusive; without it, those after this call.
 
-        Raises CompactedError when they are no longer kept.
+        Raise `CompactedError` if they are no longer kept.
         """
 
     def close(self) -> None:
-        """Ends watches too. May be called again."""
+        """Close the store and its watches. May be called again."""
 
     def __enter__(self) -> Self: ...
 
@@ -227,9 +226,9 @@ class MetadataStore(Protocol):
 
 
 def scan(store: MetadataStore, prefix: str, *, page_entries: int = DEFAULT_PAGE_ENTRIES) -> Iterator[Entry]:
-    """All entries under a prefix, ordered by key, a page in memory at a time.
+    """Yield all entries under a prefix, ordered by key, with one page in memory at a time.
 
-    Pages are read one after another: a key that changes meanwhile is seen as it was or as it is.
+    Pages are read one after another: a key that changes meanwhile is returned as it was or as it is.
     """
     after: str | None = None
     while page := store.list(prefix, limit=page_entries, start_after=after):
@@ -237,11 +236,9 @@ def scan(store: MetadataStore, prefix: str, *, page_entries: int = DEFAULT_PAGE_
         after = page[-1].key
 
 
-# --------------------
-# The calls that every store derives from its transaction.
-
-
 class BaseStore(ABC):
+    """The calls that every store derives from its transaction."""
+
     @abstractmethod
     def transaction(self, conditions: Sequence[Condition], operations: Sequence[Operation]) -> TransactionResult: ...
 
@@ -254,7 +251,7 @@ class BaseStore(ABC):
     def create(self, key: str, value: bytes, lease: int | None = None) -> int:
         result = self.transaction((Absent(key),), (Put(key, value, lease),))
         if not result.succeeded:
-            raise ConflictError("the key exists already", operation="create", place=key)
+            raise ConflictError("the key exists", operation="create", place=key)
         return result.revision
 
     def compare_and_swap(self, key: str, expected_revision: int, value: bytes, lease: int | None = None) -> int:
@@ -264,7 +261,7 @@ class BaseStore(ABC):
                 f"the key is no longer at revision {expected_revision}",
                 operation="compare and swap",
                 place=key,
-                remedy="read it again and decide anew",
+                remedy="read the key again and decide again",
             )
         return result.revision
 
@@ -280,12 +277,8 @@ class BaseStore(ABC):
         self.close()
 
 
-# --------------------
-# What a store accepts.
-#
-# The bounds hold for every implementation and stay below etcd's (1.5 MiB a request, 128 operations a transaction), so
-# that data which fits one store fits all.
-
+# The bounds hold for every store and stay below etcd's (1.5 MiB per request, 128 operations per transaction), so that
+# data that fits one store fits all.
 
 MAX_KEY_BYTES = 1_024
 MAX_VALUE_BYTES = 1 << 20
@@ -297,14 +290,14 @@ MAX_LEASE_SECONDS = 365 * 24 * 3600.0
 
 
 def check_key(key: str, *, operation: str) -> int:
-    """The key's size in bytes, if it is a legal key."""
+    """Return the key's size in bytes. Raise if it is not a valid key."""
     if not key.startswith("/"):
         raise InvalidRequestError(f"{key[:80]!r} is not a key", operation=operation, remedy="begin keys with /")
     return _text_bytes(key, operation=operation)
 
 
 def check_prefix(prefix: str, *, operation: str) -> None:
-    """A prefix is the beginning of a key; the empty one matches all."""
+    """Check the beginning of a key. The empty prefix matches all keys."""
     if prefix:
         check_key(prefix, operation=operation)
 

@@ -1,7 +1,7 @@
-"""A watch as a cursor on a store's kept history.
+"""A watch as a cursor on a store's history.
 
-It has nothing to overflow: the history is the buffer, shared by all watches and bounded by the store. Reading and
-waiting happen under the store's own lock, so a change cannot slip in between.
+The history is the buffer, shared by all watches and bounded by the store. Reading and waiting happen under the store's
+lock, so no change is missed between them.
 """
 
 import threading
@@ -16,16 +16,16 @@ from icestream.model.errors import ClosedError
 
 
 class ChangeFeed(Protocol):
-    """A store as its watches see it. `changed` guards the store and is notified after every change."""
+    """The part of a store that watches use. `changed` guards the store and is notified after every change."""
 
     @property
     def changed(self) -> threading.Condition: ...
 
     def next_change(self, prefix: str, start_revision: int) -> tuple[tuple[Event, ...], int]:
-        """The first change from a revision on that touches the prefix, and the revision to go on from."""
+        """Return the first change under the prefix from a revision on, and the revision to continue from."""
 
     def poll_seconds(self) -> float | None:
-        """How soon to look again though nothing was notified; None when every change is."""
+        """Return how soon to look again without a notification; None if every change notifies."""
 
 
 class HistoryWatch:

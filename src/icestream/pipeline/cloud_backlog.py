@@ -15,8 +15,7 @@ from icestream.client.pipeline import TopicBacklog
 from icestream.cloud import ObjectDescriptor, ObjectStore
 from icestream.cloud.object import topic_prefix
 from icestream.config import Settings
-from icestream.metadata import MetadataStore, keys, scan
-from icestream.metadata.store import Entry
+from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.errors import DamagedError, ObjectNotFoundError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.cloud import MetadataRegistry

@@ -77,7 +77,7 @@ def test_the_store_opens_without_an_etcd_and_says_what_is_missing() -> None:
     options = EtcdOptions((f"127.0.0.1:{free_port()}",), timeout_seconds=0.2)
     with open_metadata_store(etcd=options) as store:
         assert isinstance(store, EtcdMetadataStore)
-        with pytest.raises(UnavailableError, match="etcd does not answer") as raised:
+        with pytest.raises(UnavailableError, match="etcd does not respond") as raised:
             store.get("/a")
         assert raised.value.retryable
 

@@ -1,4 +1,4 @@
-"""Asks etcd, and asks again: on the next endpoint, with a pause after each round, until the time is up."""
+"""Calls of etcd, repeated on the next endpoint, with a pause after each round, until the time is up."""
 
 import random
 import threading
@@ -25,16 +25,14 @@ from icestream.model.errors import (
     UnavailableError,
 )
 
-# --------------------
-# The remote calls of etcd on one channel.
-
-
 Metadata = tuple[tuple[str, str], ...]
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 class Calls:
+    """The remote calls of etcd on one channel."""
+
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
         self.range = self.unary("KV/Range", m.RangeRequest, m.RangeResponse)
@@ -51,7 +49,7 @@ class Calls:
     def unary(
         self, method: str, request: type[RequestT], reply: type[ReplyT]
     ) -> "grpc.UnaryUnaryMultiCallable[RequestT, ReplyT]":
-        """Any call of etcd that has one request and one reply."""
+        """Return a call of etcd with one request and one reply."""
         return self._channel.unary_unary(
             _path(method), request_serializer=request.SerializeToString, response_deserializer=reply.FromString
         )
@@ -68,26 +66,18 @@ def _path(method: str) -> str:
     return f"/etcdserverpb.{method}"
 
 
-# --------------------
-# Where an etcd cluster is and how to be let in.
-
-
-# --------------------
-# Connections to the members of a cluster: made when first needed, the one that answers preferred.
-
-
 MAX_REPLY_BYTES = 2 * MAX_PAGE_BYTES
 
 _CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
-    # A member that vanished without a word is noticed; etcd refuses pings that come more often than every 5 seconds.
+    # Notice a member that vanished. etcd refuses pings more often than every 5 seconds.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # A member that comes back is found soon.
+    # Reconnect soon to a member that comes back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # A metadata store stands beside its users, not behind the proxy that leads out.
+    # A metadata store is in the same network; an HTTP proxy leads out of it.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -99,11 +89,11 @@ class Endpoint:
 
 
 class Endpoints:
-    """Thread-safe."""
+    """Connections to the members of a cluster. Calls use the preferred one until it fails. Thread-safe."""
 
     def __init__(self, options: EtcdOptions) -> None:
         if not options.endpoints:
-            raise InvalidRequestError("there is no endpoint", operation="open etcd", remedy="name at least one")
+            raise InvalidRequestError("no endpoint is given", operation="open etcd", remedy="give at least one")
         credentials = _credentials(options)
         is_secure = options.ca_file is not None or options.cert_file is not None
         self._lock = threading.Lock()
@@ -118,7 +108,7 @@ class Endpoints:
             return self._endpoints[self._preferred]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Prefer the next one, unless somebody else has found out already."""
+        """Prefer the next endpoint, unless another thread has changed it."""
         with self._lock:
             if self._endpoints[self._preferred] is endpoint:
                 self._preferred = (self._preferred + 1) % len(self._endpoints)
@@ -151,9 +141,7 @@ def _read(path: Path | None) -> bytes | None:
         ) from error
 
 
-# --------------------
-# What a failed call means: whether etcd may have done it, whether to ask again, and the error for the caller.
-
+# Failed calls: whether etcd may have executed it, whether to repeat it, and the error for the caller
 
 _NOT_SENT = (
     "failed to connect to all addresses",
@@ -163,24 +151,24 @@ _NOT_SENT = (
 )
 _BAD_TOKEN = ("etcdserver: invalid auth token", "etcdserver: revision of auth store is old")
 _ACCESS = ("authentication failed", "user name is empty", "permission denied", "invalid auth token")
-_PASSING = {
+_TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.INTERNAL,  # a broken connection may look like this
-    grpc.StatusCode.UNKNOWN,  # so may a proposal that a change of leaders dropped
+    grpc.StatusCode.UNKNOWN,  # so may a proposal that a leader change dropped
 }
 
 
 class AccessDeniedError(IcestreamError):
-    """etcd does not know the user, or does not let it do this."""
+    """etcd does not know the user, or refuses it this access."""
 
     code = "access_denied"
 
 
 class StreamEndedError(grpc.RpcError):
-    """A stream that etcd ended without an error of gRPC's."""
+    """etcd ended a stream without a gRPC error."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -195,13 +183,13 @@ class StreamEndedError(grpc.RpcError):
 
 class Failure(Enum):
     NOT_DONE = auto()
-    """It did not reach etcd, or etcd turned it away: ask again."""
+    """The call did not reach etcd, or etcd refused it: repeat it."""
     LOST = auto()
-    """The answer is lost: etcd may have done it, or may still do it."""
+    """The response is lost: etcd may have executed the call, or may still do so."""
     BAD_TOKEN = auto()
-    """Not done; a new token is needed."""
+    """Not executed; a new token is needed."""
     FINAL = auto()
-    """Asking again gives the same answer."""
+    """A repetition would have the same result."""
 
 
 def failure_of(error: grpc.RpcError) -> Failure:
@@ -210,7 +198,7 @@ def failure_of(error: grpc.RpcError) -> Failure:
         return Failure.BAD_TOKEN
     if text.startswith(_NOT_SENT):
         return Failure.NOT_DONE
-    return Failure.LOST if code in _PASSING else Failure.FINAL
+    return Failure.LOST if code in _TRANSIENT else Failure.FINAL
 
 
 def is_compacted(error: grpc.RpcError) -> bool:
@@ -222,7 +210,7 @@ def is_future(error: grpc.RpcError) -> bool:
 
 
 def is_reply_too_large(error: grpc.RpcError) -> bool:
-    """The reply is beyond our own limit, so it was not received."""
+    """Return whether the reply exceeds the client's limit; it was not received then."""
     return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text_of(error)
 
 
@@ -230,8 +218,8 @@ def error_for(error: grpc.RpcError, *, operation: str, place: str) -> IcestreamE
     code, text = error.code(), text_of(error)
     kind: type[IcestreamError] = IcestreamError
     remedy = ""
-    if code in _PASSING:
-        kind, remedy = UnavailableError, "try again when etcd can be reached"
+    if code in _TRANSIENT:
+        kind, remedy = UnavailableError, "try again when etcd is reachable"
     elif code is grpc.StatusCode.NOT_FOUND and "lease" in text:
         kind, remedy = LeaseExpiredError, "take a new lease"
     elif is_compacted(error):
@@ -253,16 +241,12 @@ def text_of(error: grpc.RpcError) -> str:
     return error.details() or ""
 
 
-# --------------------
-# The token that etcd gives for a user and password: asked for when first needed, and anew when it has ended.
-
-
-# A member that lost its cluster answers with an error, so that another one is asked, and not with silence.
+# A member that lost its cluster responds with an error, not with silence, so that another one is tried.
 _ALWAYS: Metadata = (("hasleader", "true"),)
 
 
 class Tokens:
-    """Thread-safe."""
+    """The token for a user and password: requested when first needed, and again when it has expired. Thread-safe."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self._user = options.user
@@ -275,14 +259,14 @@ class Tokens:
         return self._user is not None
 
     def metadata(self, calls: Calls, timeout_seconds: float) -> Metadata:
-        """What goes with every call."""
+        """Return the metadata of every call."""
         with self._lock:
             if self._metadata is None:
                 self._metadata = _ALWAYS + self._authenticated(calls, timeout_seconds)
             return self._metadata
 
     def refused(self, metadata: Metadata) -> None:
-        """Get another one for the next call, unless somebody did already."""
+        """Request another token for the next call, unless another thread has done so."""
         with self._lock:
             if self._metadata == metadata and self.can_renew:
                 self._metadata = None
@@ -293,7 +277,7 @@ class Tokens:
             return (("token", calls.authenticate(request, timeout=timeout_seconds, metadata=_ALWAYS).token),)
         except grpc.RpcError as error:
             if "authentication is not enabled" in text_of(error):
-                return ()  # as etcd's own client does: a cluster that asks for nobody lets everybody in
+                return ()  # as in etcd's own client: the cluster needs no authentication
             raise
 
 
@@ -306,15 +290,15 @@ _FIRST_ATTEMPT_SECONDS = 1.0
 _MOST_TOKENS_PER_CALL = 3
 
 
-class LostAnswerError(Exception):
-    """etcd may or may not have done what was asked."""
+class LostResponseError(Exception):
+    """etcd may or may not have executed a call."""
 
 
 class Deadline:
-    """The time for a call, and for each attempt at it.
+    """The time for a call, and for each attempt.
 
-    An endpoint that says nothing must leave time for the others, and a slow etcd must have time to answer: so the
-    first attempt is short, and each is twice as long as the last that got no answer.
+    A silent endpoint must leave time for the others, and a slow etcd needs time to respond. So the first attempt is
+    short, and each attempt without a response doubles the time of the next.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -330,12 +314,12 @@ class Deadline:
         """How long the next attempt may take."""
         return min(self.left_seconds, self._attempt_seconds)
 
-    def unanswered(self) -> None:
+    def lengthen_attempts(self) -> None:
         self._attempt_seconds *= 2
 
 
 class EtcdClient:
-    """Thread-safe."""
+    """Calls etcd with retries. Thread-safe."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self.place = options.place
@@ -356,7 +340,7 @@ class EtcdClient:
         deadline: Deadline | None = None,
         repeatable: bool = True,
     ) -> Result:
-        """What etcd answers to `send`. What is not `repeatable` raises LostAnswerError when its answer is lost."""
+        """Return the result of `send`. Raise `LostResponseError` if its response is lost and it is not `repeatable`."""
         deadline = deadline or self.deadline()
         failures = tokens = 0
         while True:
@@ -381,25 +365,25 @@ class EtcdClient:
                     raise error_for(error, operation=operation, place=place or self.place) from error
                 self.endpoints.failed(endpoint)
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    deadline.unanswered()
+                    deadline.lengthen_attempts()
                 if failure is Failure.LOST and metadata is not None and not repeatable:
-                    raise LostAnswerError(text_of(error)) from error
+                    raise LostResponseError(text_of(error)) from error
                 failures += 1
                 self.pause(failures, deadline.left_seconds)
                 if not deadline.left_seconds:
                     raise UnavailableError(
-                        f"etcd does not answer: {text_of(error)}",
+                        f"etcd does not respond: {text_of(error)}",
                         operation=operation,
                         place=self.place,
-                        remedy="try again when etcd can be reached",
+                        remedy="try again when etcd is reachable",
                     ) from error
 
     def pause(self, failures: int, longest_seconds: float = _LONGEST_PAUSE_SECONDS) -> None:
-        """Wait after a failure that leaves no endpoint untried, longer each time; closing ends it."""
+        """Wait after a round of failures on all endpoints, longer each time. Closing ends the wait."""
         rounds, rest = divmod(failures, len(self.endpoints))
         if rest == 0:
             seconds = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(rounds - 1, 10))
-            spread = random.uniform(0.5, 1.0)  # noqa: S311  # it keeps clients from coming all at once, and guards nothing
+            spread = random.uniform(0.5, 1.0)  # noqa: S311  # spreads the load; no security depends on it
             self._closed.wait(min(longest_seconds, seconds * spread))
 
     def check_open(self, operation: str) -> None:
@@ -411,7 +395,7 @@ class EtcdClient:
         return self._closed.is_set()
 
     def refuse_calls(self) -> None:
-        """The first half of closing: calls raise ClosedError, those that wait wake up."""
+        """Start closing: calls raise `ClosedError`, and waiting ones wake up."""
         self._closed.set()
 
     def close(self) -> None:

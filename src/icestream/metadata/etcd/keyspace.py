@@ -1,4 +1,4 @@
-"""Translates between the store's keys and values and etcd's."""
+"""Translation between the store's keys and values and etcd's."""
 
 from typing import assert_never
 
@@ -18,7 +18,7 @@ from icestream.metadata.store import (
 
 
 class Keyspace:
-    """All keys begin with `prefix`. Whatever follows it and does not begin with `/` is none of the store's keys."""
+    """All keys begin with `prefix`. A key of the store continues with `/`; other keys are private to this client."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix.encode()
@@ -27,12 +27,12 @@ class Keyspace:
         return self._prefix + key.encode()
 
     def range_of(self, prefix: str) -> tuple[bytes, bytes]:
-        """The first key that could have the prefix, and the first behind all that could."""
+        """Return the first key that could have the prefix, and the first one after all that could."""
         first = self.encode(prefix or "/")
-        return first, first[:-1] + bytes([first[-1] + 1])  # text in UTF-8 never ends in the last byte
+        return first, first[:-1] + bytes([first[-1] + 1])  # UTF-8 text never ends in byte 0xFF
 
     def private(self, name: str) -> bytes:
-        """A key that no caller of the store can name or list."""
+        """Return a key that no caller of the store can name or list."""
         return self._prefix + name.encode()
 
     def entry(self, found: m.KeyValue) -> Entry:

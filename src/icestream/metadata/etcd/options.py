@@ -1,4 +1,4 @@
-"""Where an etcd cluster is, and how to be let in: without gRPC, which a broker without etcd does not load."""
+"""How to reach an etcd cluster. This module does not import gRPC, which a broker without etcd does not need."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +11,13 @@ class EtcdOptions:
     endpoints: tuple[str, ...]
     """`host:port`, with `https://` before it for TLS. Without a scheme, `ca_file` or `cert_file` mean TLS."""
     ca_file: Path | None = None
-    """Certificates that servers are checked with; without it, those that gRPC trusts."""
+    """CA certificates for the servers' certificates; without it, those that gRPC trusts."""
     cert_file: Path | None = None
     key_file: Path | None = None
     user: str | None = None
     password: str = field(default="", repr=False)
     prefix: str = ""
-    """Stands before every key, so that several installations can share a cluster."""
+    """Prefix of every key, so that several installations can share a cluster."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     """How long a call is tried before it raises."""
 

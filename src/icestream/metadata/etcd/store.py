@@ -1,4 +1,4 @@
-"""`EtcdMetadataStore`: the protocol, call by call."""
+"""`EtcdMetadataStore`: the metadata store on etcd."""
 
 import threading
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import grpc
 
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.client import Calls, EtcdClient, LostAnswerError, Metadata, is_future, is_reply_too_large
+from icestream.metadata.etcd.client import Calls, EtcdClient, LostResponseError, Metadata, is_future, is_reply_too_large
 from icestream.metadata.etcd.keyspace import Keyspace
 from icestream.metadata.etcd.leases import EtcdLeases
 from icestream.metadata.etcd.options import EtcdOptions
-from icestream.metadata.etcd.transactions import Tickets
+from icestream.metadata.etcd.transactions import GuardedTransactions
 from icestream.metadata.etcd.watch import EtcdWatch, WatchStream
 from icestream.metadata.store import (
     DEFAULT_PAGE_ENTRIES,
@@ -34,14 +34,9 @@ from icestream.metadata.store import (
 )
 from icestream.model.errors import InvalidRequestError
 
-# --------------------
-# Pages of a listing, bounded by bytes though etcd bounds them by entries only.
-#
-# A page is read in several steps at one revision: the first is small enough for the largest values, the next ones
-# are as
-# large as the values seen so far let expect. A reply that is too large all the same is not received, and asked for in
-# smaller steps.
-
+# Pages of a listing. They are bounded by bytes, but etcd bounds replies by entries only. So a page is read in several
+# steps at one revision: the first is small enough for the largest values, the next ones follow the size of the values
+# seen so far. If a reply is too large, gRPC refuses it, and the step is halved.
 
 _FIRST_STEP_ENTRIES = MAX_PAGE_BYTES // MAX_VALUE_BYTES
 _STEP_GROWTH = 8
@@ -52,7 +47,7 @@ def read_page(client: EtcdClient, keyspace: Keyspace, prefix: str, start_after: 
         try:
             return _read_page(client, keyspace, prefix, start_after, limit)
         except CompactedError:
-            continue  # between two steps the revision was dropped: begin at a newer one
+            continue  # the revision was dropped between two steps: start at a newer one
 
 
 def _read_page(client: EtcdClient, keyspace: Keyspace, prefix: str, start_after: str | None, limit: int) -> list[Entry]:
@@ -63,19 +58,19 @@ def _read_page(client: EtcdClient, keyspace: Keyspace, prefix: str, start_after:
     size = revision = 0
     step = min(limit, _FIRST_STEP_ENTRIES)
     while key < end and len(page) < limit:
-        answer = _range(client, m.RangeRequest(key=key, range_end=end, limit=step, revision=revision), prefix)
-        if answer is None:
+        response = _range(client, m.RangeRequest(key=key, range_end=end, limit=step, revision=revision), prefix)
+        if response is None:
             step = max(1, step // 2)
             continue
-        revision = revision or answer.header.revision
-        for found in answer.kvs:
+        revision = revision or response.header.revision
+        for found in response.kvs:
             size += len(found.value)
             if page and size > MAX_PAGE_BYTES:
                 return page
             page.append(keyspace.entry(found))
-        if not answer.more:
+        if not response.more:
             break
-        key = answer.kvs[-1].key + b"\0"
+        key = response.kvs[-1].key + b"\0"
         usual_bytes = size // len(page) + 1
         fitting = max(1, (MAX_PAGE_BYTES - size) // usual_bytes)
         step = min(limit - len(page), step * _STEP_GROWTH, fitting)
@@ -83,7 +78,7 @@ def _read_page(client: EtcdClient, keyspace: Keyspace, prefix: str, start_after:
 
 
 def _range(client: EtcdClient, request: m.RangeRequest, place: str) -> m.RangeResponse | None:
-    """None: the reply is too large."""
+    """Return the response, or None if it is too large."""
 
     def send(calls: Calls, timeout: float, metadata: Metadata) -> m.RangeResponse | None:
         try:
@@ -97,17 +92,17 @@ def _range(client: EtcdClient, request: m.RangeRequest, place: str) -> m.RangeRe
 
 
 class EtcdMetadataStore(BaseStore):
-    """Connects when it is first used, so it can be opened while etcd is away."""
+    """Connects when it is first used, so it can be opened while etcd is unreachable."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self._client = EtcdClient(options)
         self._keyspace = Keyspace(options.prefix)
         self._leases = EtcdLeases(self._client)
-        self._tickets = Tickets(self._client, self._keyspace, self._leases)
+        self._guarded = GuardedTransactions(self._client, self._keyspace, self._leases)
         self._lock = threading.Lock()
         self._watches: set[EtcdWatch] = set()
 
-    # --- reading
+    # Reading
 
     def get(self, key: str) -> Entry | None:
         check_key(key, operation="get")
@@ -160,7 +155,7 @@ class EtcdMetadataStore(BaseStore):
             place=place,
         )
 
-    # --- changing
+    # Changing
 
     def transaction(self, conditions: Sequence[Condition], operations: Sequence[Operation]) -> TransactionResult:
         check_transaction(conditions, operations, operation="transaction")
@@ -169,25 +164,25 @@ class EtcdMetadataStore(BaseStore):
         success = [self._keyspace.request(operation) for operation in operations]
         has_room = max(len(compare), len(success)) < MAX_TRANSACTION_OPERATIONS
         if compare and success and has_room:
-            return self._tickets.transaction(compare, success)
+            return self._guarded.transaction(compare, success)
         return self._plain_transaction(m.TxnRequest(compare=compare, success=success))
 
     def _plain_transaction(self, request: m.TxnRequest) -> TransactionResult:
-        """One that may be repeated, or has no room for a ticket."""
+        """Run a transaction that may be repeated, or that has no room for a guard."""
         try:
-            answer = self._client.call(
+            response = self._client.call(
                 "transaction",
                 lambda calls, timeout, metadata: calls.txn(request, timeout=timeout, metadata=metadata),
                 repeatable=not (request.compare and request.success),
             )
-        except LostAnswerError as lost:
+        except LostResponseError as lost:
             raise OutcomeUnknownError(
-                f"the answer of etcd was lost ({lost})",
+                f"the response of etcd was lost ({lost})",
                 operation="transaction",
                 place=self._client.place,
-                remedy="read what it was to change, and decide anew",
+                remedy="read the keys that it was to change, and decide again",
             ) from lost
-        return TransactionResult(answer.succeeded, answer.header.revision)
+        return TransactionResult(response.succeeded, response.header.revision)
 
     def lease(self, ttl_seconds: float) -> Lease:
         check_ttl(ttl_seconds, operation="lease")
@@ -201,5 +196,5 @@ class EtcdMetadataStore(BaseStore):
             watches = list(self._watches)
         for watch in watches:
             watch.close()
-        self._tickets.close()
+        self._guarded.close()
         self._client.close()

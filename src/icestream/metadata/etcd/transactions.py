@@ -1,14 +1,15 @@
-"""Transactions that happen once or not at all, and say which, though answers get lost.
+"""Transactions that happen once or not at all, and say which, also if responses are lost.
 
-Each goes with a *ticket*: a key of ours at a revision we know. The transaction has the further condition that the
-ticket is unused, and uses it in the same change. When the answer is lost:
+Each transaction uses a *guard*: a key of this client at a known revision. The transaction has the additional condition
+that the guard is unused, and changes the guard. If the response is lost:
 
-1. the ticket is voided, if it is still unused. *The transaction, wherever it may hang, can no longer happen.*
-2. If it was void already, by an attempt at step 1 whose answer was lost, the same holds: send the transaction anew.
-3. Else the transaction has used it: it happened, at the ticket's revision.
+1. Void the guard if it is unused. *The transaction, wherever it is delayed, can no longer happen.*
+2. If the guard is void, by an earlier attempt at step 1 whose response was lost, the same holds: send the transaction
+   again.
+3. Otherwise the transaction has changed the guard. It happened, at the guard's revision.
 
-Tickets are used again and again, by one transaction at a time. They are under a lease, so they vanish some time after
-their client.
+Guards are reused, by one transaction at a time. They are under a lease, so etcd deletes them some time after their
+client has gone.
 """
 
 import itertools
@@ -18,7 +19,7 @@ import uuid
 from dataclasses import dataclass
 
 from icestream.metadata.etcd import messages as m
-from icestream.metadata.etcd.client import Deadline, EtcdClient, LostAnswerError
+from icestream.metadata.etcd.client import Deadline, EtcdClient, LostResponseError
 from icestream.metadata.etcd.keyspace import Keyspace
 from icestream.metadata.etcd.leases import EtcdLeases
 from icestream.metadata.store import LeaseExpiredError, OutcomeUnknownError, TransactionResult
@@ -30,7 +31,7 @@ _VOID = b"void"
 
 
 @dataclass
-class _Ticket:
+class _Guard:
     key: bytes
     lease: int
     revision: int = 0
@@ -45,7 +46,7 @@ class _Ticket:
         return m.RequestOp(request_range=m.RangeRequest(key=self.key))
 
 
-class Tickets:
+class GuardedTransactions:
     """Thread-safe."""
 
     def __init__(self, client: EtcdClient, keyspace: Keyspace, leases: EtcdLeases) -> None:
@@ -54,95 +55,95 @@ class Tickets:
         self._leases = leases
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._unused: list[_Ticket] = []
+        self._unused: list[_Guard] = []
         self._lease: int | None = None
         self._renew_at = 0.0
 
     def transaction(self, conditions: list[m.Compare], operations: list[m.RequestOp]) -> TransactionResult:
         deadline = self._client.deadline()
         while True:
-            ticket = self._take(deadline)
+            guard = self._take(deadline)
             stamp = b"%d" % next(self._numbers)
             request = m.TxnRequest(
-                compare=[*conditions, ticket.unused()],
-                success=[*operations, ticket.use(stamp)],
-                failure=[ticket.read()],
+                compare=[*conditions, guard.unused()],
+                success=[*operations, guard.use(stamp)],
+                failure=[guard.read()],
             )
             try:
-                result = self._send(request, ticket, deadline)
-            except LostAnswerError as lost:
-                result = self._find_out(ticket, stamp, deadline, lost)
+                result = self._send(request, guard, deadline)
+            except LostResponseError as lost:
+                result = self._find_out(guard, stamp, deadline, lost)
             except LeaseExpiredError:
-                if self._leases.is_alive(ticket.lease):
-                    self._give_back(ticket)
+                if self._leases.is_alive(guard.lease):
+                    self._give_back(guard)
                     raise
-                self._forget(ticket)
+                self._forget(guard)
                 continue
             except IcestreamError:
-                self._give_back(ticket)
+                self._give_back(guard)
                 raise
-            self._give_back(ticket)
+            self._give_back(guard)
             if result is not None:
                 return result
 
     def close(self) -> None:
-        """Let the tickets go now; without etcd they go later."""
+        """Delete the guards now. If etcd is unreachable, their lease ends later."""
         if self._lease is not None:
             self._leases.try_to_revoke(self._lease)
 
-    def _send(self, request: m.TxnRequest, ticket: _Ticket, deadline: Deadline) -> TransactionResult | None:
-        """None: the ticket is gone, and nothing was done."""
-        answer = self._client.call(
+    def _send(self, request: m.TxnRequest, guard: _Guard, deadline: Deadline) -> TransactionResult | None:
+        """Send a transaction. Return None if the guard is gone, and nothing was done."""
+        response = self._client.call(
             "transaction",
             lambda calls, timeout, metadata: calls.txn(request, timeout=timeout, metadata=metadata),
             deadline=deadline,
             repeatable=False,
         )
-        if answer.succeeded:
-            ticket.revision = answer.header.revision
-        elif _found(answer)[0] != ticket.revision:
-            self._forget(ticket)
+        if response.succeeded:
+            guard.revision = response.header.revision
+        elif _found(response)[0] != guard.revision:
+            self._forget(guard)
             return None
-        return TransactionResult(answer.succeeded, answer.header.revision)
+        return TransactionResult(response.succeeded, response.header.revision)
 
     def _find_out(
-        self, ticket: _Ticket, stamp: bytes, deadline: Deadline, lost: LostAnswerError
+        self, guard: _Guard, stamp: bytes, deadline: Deadline, lost: LostResponseError
     ) -> TransactionResult | None:
-        """What became of a transaction; None: it did not happen and cannot any more."""
-        request = m.TxnRequest(compare=[ticket.unused()], success=[ticket.use(_VOID)], failure=[ticket.read()])
+        """Find out whether a transaction happened. Return None if it did not, and no longer can."""
+        request = m.TxnRequest(compare=[guard.unused()], success=[guard.use(_VOID)], failure=[guard.read()])
         try:
-            answer = self._client.call(
+            response = self._client.call(
                 "transaction",
                 lambda calls, timeout, metadata: calls.txn(request, timeout=timeout, metadata=metadata),
                 deadline=deadline,
             )
         except (UnavailableError, LeaseExpiredError) as error:
             raise _unknown(lost, self._client.place) from error
-        if answer.succeeded:
-            ticket.revision = answer.header.revision
+        if response.succeeded:
+            guard.revision = response.header.revision
             return None
-        ticket.revision, value = _found(answer)
+        guard.revision, value = _found(response)
         if value is None:
-            self._forget(ticket)
+            self._forget(guard)
             raise _unknown(lost, self._client.place)
-        return TransactionResult(succeeded=True, revision=ticket.revision) if value == stamp else None
+        return TransactionResult(succeeded=True, revision=guard.revision) if value == stamp else None
 
-    def _take(self, deadline: Deadline) -> _Ticket:
+    def _take(self, deadline: Deadline) -> _Guard:
         with self._lock:
             lease = self._living_lease(deadline)
             if self._unused:
                 return self._unused.pop()
-            return _Ticket(self._keyspace.private(FOLDER + uuid.uuid4().hex), lease)
+            return _Guard(self._keyspace.private(FOLDER + uuid.uuid4().hex), lease)
 
-    def _give_back(self, ticket: _Ticket) -> None:
+    def _give_back(self, guard: _Guard) -> None:
         with self._lock:
-            if ticket.lease == self._lease:
-                self._unused.append(ticket)
+            if guard.lease == self._lease:
+                self._unused.append(guard)
 
-    def _forget(self, ticket: _Ticket) -> None:
-        """Its lease has ended, while this machine slept or etcd was away, so all tickets are gone."""
+    def _forget(self, guard: _Guard) -> None:
+        """Drop all guards: their lease has ended, while this machine slept or etcd was unreachable."""
         with self._lock:
-            if ticket.lease == self._lease:
+            if guard.lease == self._lease:
                 self._lease = None
 
     def _living_lease(self, deadline: Deadline) -> int:
@@ -160,16 +161,16 @@ class Tickets:
         return self._lease
 
 
-def _found(answer: m.TxnResponse) -> tuple[int, bytes | None]:
-    """The ticket as a transaction that did not succeed read it; revision 0 when it is not there."""
-    kvs = answer.responses[-1].response_range.kvs
+def _found(response: m.TxnResponse) -> tuple[int, bytes | None]:
+    """Return the guard's revision and value from a failed transaction; revision 0 if it does not exist."""
+    kvs = response.responses[-1].response_range.kvs
     return (kvs[0].mod_revision, kvs[0].value) if kvs else (0, None)
 
 
-def _unknown(lost: LostAnswerError, place: str) -> OutcomeUnknownError:
+def _unknown(lost: LostResponseError, place: str) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"the answer of etcd was lost ({lost}), and it could not be asked what became of the transaction",
+        f"the response of etcd was lost ({lost}), and it is unknown whether the transaction happened",
         operation="transaction",
         place=place,
-        remedy="read what it was to change, and decide anew",
+        remedy="read the keys that it was to change, and decide again",
     )

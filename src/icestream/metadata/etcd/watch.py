@@ -1,8 +1,8 @@
-"""A watch on etcd: a thread follows the stream, over connections and members, one message ahead of the reader.
+"""A watch on etcd: a thread reads the stream, one message ahead of the reader, and reconnects to other members.
 
-The thread takes the next message off the stream when the last one was handed out. Until then messages wait in the
-connection's window, and once that is full, in etcd's own history: nothing here grows. When the stream breaks it is
-opened anew behind the last change that arrived whole.
+The thread takes the next message when the last one was returned. Until then messages wait in the connection's window
+and, when that is full, in etcd's history: nothing here grows. When the stream breaks, it is opened again after the last
+complete change.
 """
 
 import threading
@@ -31,7 +31,7 @@ _TOKEN_SECONDS = 5.0
 
 
 class WatchStream:
-    """What `HistoryWatch` needs (`ChangeFeed`)."""
+    """The stream of changes under a prefix, as a `ChangeFeed`."""
 
     def __init__(self, client: EtcdClient, keyspace: Keyspace, prefix: str, start_revision: int) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class WatchStream:
             self._changed.notify_all()
             self._cancel()
 
-    # --- the reader's side
+    # For the reader
 
     @property
     def changed(self) -> threading.Condition:
@@ -77,7 +77,7 @@ class WatchStream:
             raise self._error
         return (), max(start_revision, self._next_revision)
 
-    # --- the stream's side
+    # The thread
 
     def _run(self) -> None:
         failures = 0
@@ -97,7 +97,7 @@ class WatchStream:
             self._client.pause(failures)
 
     def _judge(self, error: grpc.RpcError | IcestreamError, metadata: Metadata | None) -> None:
-        """Give up where trying again cannot help."""
+        """Renew the token, fail, or return to try again, as the error requires."""
         if isinstance(error, grpc.RpcError):
             failure = failure_of(error)
             if failure in (Failure.NOT_DONE, Failure.LOST):
@@ -105,7 +105,7 @@ class WatchStream:
             is_about_token = failure is Failure.BAD_TOKEN
             error = error_for(error, operation="watch", place=self.prefix)
         else:
-            is_about_token = isinstance(error, AccessDeniedError)  # what some versions say of a token they do not know
+            is_about_token = isinstance(error, AccessDeniedError)  # some versions report an unknown token so
         if is_about_token and metadata is not None and self._client.tokens.can_renew and not self._is_refused:
             self._is_refused = True
             self._client.tokens.refused(metadata)
@@ -124,50 +124,50 @@ class WatchStream:
             replies = endpoint.calls.watch(iter([m.WatchRequest(create_request=create)]), metadata=metadata)
             self._cancel = replies.cancel
         try:
-            for answer in replies:
-                self._check(answer)
+            for response in replies:
+                self._check(response)
                 self._is_refused = False
-                self._take_in(answer)
+                self._take_in(response)
         finally:
             replies.cancel()
 
-    def _check(self, answer: m.WatchResponse) -> None:
-        if answer.compact_revision:
+    def _check(self, response: m.WatchResponse) -> None:
+        if response.compact_revision:
             raise CompactedError(
                 f"changes from revision {self._next_revision} on are no longer kept,"
-                f" only those from {answer.compact_revision} on",
+                f" only those from {response.compact_revision} on",
                 operation="watch",
                 place=self.prefix,
                 remedy="list the prefix again, then watch from the revision taken before listing",
             )
-        if answer.canceled and "permission denied" in answer.cancel_reason:
+        if response.canceled and "permission denied" in response.cancel_reason:
             raise AccessDeniedError(
-                answer.cancel_reason, operation="watch", place=self.prefix, remedy="check the etcd user's roles"
+                response.cancel_reason, operation="watch", place=self.prefix, remedy="check the etcd user's roles"
             )
-        if answer.canceled:
-            raise StreamEndedError(answer.cancel_reason)
+        if response.canceled:
+            raise StreamEndedError(response.cancel_reason)
 
-    def _take_in(self, answer: m.WatchResponse) -> None:
-        """Hand over what is complete, and wait until it was taken."""
+    def _take_in(self, response: m.WatchResponse) -> None:
+        """Pass complete changes to the reader, and wait until it has taken them."""
         with self._changed:
-            for found in answer.events:
+            for found in response.events:
                 event = self._keyspace.event(found)
                 if event.revision < self._next_revision:
                     continue
                 if self._incomplete and self._incomplete[0].revision != event.revision:
                     self._complete()
                 self._incomplete.append(event)
-            if self._incomplete and not answer.fragment:
+            if self._incomplete and not response.fragment:
                 self._complete()
-            if _is_progress(answer):
-                self._next_revision = max(self._next_revision, answer.header.revision + 1)
+            if _is_progress(response):
+                self._next_revision = max(self._next_revision, response.header.revision + 1)
             if self._arrived:
                 self._changed.notify_all()
             while self._arrived and self._error is None:
                 self._changed.wait()
 
     def _complete(self) -> None:
-        # The changes of one revision are one transaction, and are handed out together.
+        # The changes of one revision are one transaction, and are returned together.
         if self._error is None:
             self._arrived.append(tuple(self._incomplete))
         self._next_revision = self._incomplete[0].revision + 1
@@ -181,7 +181,7 @@ class WatchStream:
 
 
 class EtcdWatch(HistoryWatch):
-    """Its history is what the stream has brought."""
+    """A watch whose history is the stream."""
 
     def __init__(self, stream: WatchStream, on_close: Callable[["EtcdWatch"], None]) -> None:
         super().__init__(stream, stream.prefix, stream.start_revision)
@@ -194,6 +194,6 @@ class EtcdWatch(HistoryWatch):
         self._on_close(self)
 
 
-def _is_progress(answer: m.WatchResponse) -> bool:
-    """Whether etcd says that all changes up to this revision were sent."""
-    return not answer.events and not answer.created and not answer.canceled and not answer.fragment
+def _is_progress(response: m.WatchResponse) -> bool:
+    """Return whether etcd reports that all changes up to this revision were sent."""
+    return not response.events and not response.created and not response.canceled and not response.fragment

@@ -5,8 +5,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from icestream.cloud import ObjectDescriptor, UploadHead
-from icestream.metadata import Absent, Delete, Exists, MetadataStore, Put, RevisionIs, keys, scan
-from icestream.metadata.store import Condition, Entry, Operation, OutcomeUnknownError
+from icestream.metadata import (
+    Absent,
+    Condition,
+    Delete,
+    Entry,
+    Exists,
+    MetadataStore,
+    Operation,
+    OutcomeUnknownError,
+    Put,
+    RevisionIs,
+    keys,
+    scan,
+)
 from icestream.model.errors import ConflictError, StaleEpochError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
