@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import xxhash
+from msgspec.structs import replace
 from tests.reading import TOPIC, Stage
 
 from icestream.cloud import (
@@ -24,6 +24,7 @@ from icestream.cloud import (
 from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import open_metadata_store
 from icestream.model import frame_bytes as frames
+from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, ObjectExistsError, ObjectNotFoundError, UnavailableError
 from icestream.model.frame_bytes import Bytes, Scan
 from icestream.model.frames import Frame
@@ -209,7 +210,7 @@ class CloudStage(Stage):
         super().__init__(path, **sections)
         self._attach()
         if log_topic:
-            self.topic.use(replace(self.topic.record, storage="log"))
+            self.topic.use(replace(self.topic.record, storage=StorageKind.LOG))
 
     def _attach(self) -> None:
         """Before the log is opened, with which the tiers are made."""

@@ -28,7 +28,6 @@ How it is built:
 Not safe across a fork: make clients afterwards.
 """
 
-from icestream.client.admin import SubscriptionDescription, TopicDescription, TopicSummary
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer
 from icestream.client.endpoint import BrokerEndpoint
@@ -36,6 +35,8 @@ from icestream.client.producer import Producer
 from icestream.client.receipt import BatchReceipt, Receipt
 from icestream.client.subscription import Subscription
 from icestream.model.messages import Message
+from icestream.protocol.admin import TopicDescription, TopicSummary
+from icestream.protocol.subscribe import SubscriptionDescription
 
 __all__ = [
     "BatchReceipt",

@@ -1,107 +1,38 @@
 """Topics: create, list, describe, change, delete; and the broker's figures."""
 
 import time
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Iterator
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, TypeVar, Unpack
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.connection import Connection
 from icestream.client.receipt import CommittedSnapshot, wait_committed
-from icestream.model.enums import StorageKind
 from icestream.model.errors import DeadlineError, InvalidRequestError
-from icestream.model.messages import decode_schema, encode_schema
+from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
+from icestream.protocol.admin import TopicDescription, TopicKeywords, TopicSummary
+from icestream.protocol.subscribe import SubscriptionDescription
+
+Description = TypeVar("Description", TopicSummary, TopicDescription, SubscriptionDescription)
 
 
-@dataclass(frozen=True)
-class TopicSummary:
-    """A topic in a list. `raw` is the broker's whole response, with fields that newer brokers may add."""
-
-    topic: str
-    stream_id: str
-    epoch: int
-    ack: str
-    created_us: int
-    retention_minutes: int | None
-    retention_mb: int | None
-    schema: pa.Schema | None
-    partition_by: tuple[str, ...]
-    sort_by: tuple[str, ...]
-    start_offset: int | None
-    """The first message of the log; None while the broker has not opened the log."""
-    durable_end: int | None
-    """The end of the log; None while the broker has not opened the log."""
-    committed_offset: int | None
-    """Messages below it are in the table; None while the broker has not looked."""
-    quarantined: int
-    """Frames below it that are not in the table, and were put aside."""
-    storage: str
-    """`table`, or `log` for a topic that lives in the log and the cloud alone."""
-    uploaded_offset: int | None
-    """Messages below it are in the cloud; None where the broker has no object store."""
-    cloud_start_offset: int | None
-    """The first message that the cloud has; None where it has none."""
-    format: str | None
-    """`iceberg`, `parquet` or `both`: what messages are written as; None for a topic without a table."""
-    parquet_offset: int | None
-    """Messages below it are in plain Parquet files; None where none are written, or the broker has not looked."""
-    raw: dict[str, Any]
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Self:
-        return cls(
-            topic=fields["topic"],
-            stream_id=fields["stream_id"],
-            epoch=fields["epoch"],
-            ack=fields["ack"],
-            created_us=fields["created_us"],
-            retention_minutes=fields.get("retention_minutes"),
-            retention_mb=fields.get("retention_mb"),
-            schema=None if fields.get("schema") is None else decode_schema(fields["schema"]),
-            partition_by=tuple(fields.get("partition_by", ())),
-            sort_by=tuple(fields.get("sort_by", ())),
-            start_offset=fields["start_offset"],
-            durable_end=fields["durable_end"],
-            committed_offset=fields.get("committed_offset"),
-            quarantined=fields.get("quarantined", 0),
-            storage=fields.get("storage", StorageKind.TABLE),
-            uploaded_offset=fields.get("uploaded_offset"),
-            cloud_start_offset=fields.get("cloud_start_offset"),
-            format=fields.get("format"),
-            parquet_offset=fields.get("parquet_offset"),
-            raw=fields,
-        )
-
-    @property
-    def message_count(self) -> int | None:
-        """Messages in the log; None while the broker has not opened the log."""
-        if self.start_offset is None or self.durable_end is None:
-            return None
-        return self.durable_end - self.start_offset
-
-    def to_dict(self) -> dict[str, Any]:
-        """For printing and JSON: the schema as text."""
-        fields = asdict(self)
-        del fields["raw"]
-        fields["schema"] = None if self.schema is None else str(self.schema)
-        return fields
-
-
-@dataclass(frozen=True)
-class TopicDescription(TopicSummary):
-    """A topic whose log the broker has opened, so that its offsets are known."""
-
-    start_offset: int
-    durable_end: int
-
-    @property
-    def message_count(self) -> int:
-        return self.durable_end - self.start_offset
+def description_of(fields: dict[str, Any], kind: type[Description]) -> Description:
+    """Return a broker's response as a description that keeps the whole response."""
+    try:
+        found = msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(
+            f"the broker's response cannot be read: {error}",
+            operation="describe",
+            remedy="use a client of the broker's version",
+        ) from error
+    msgspec.structs.force_setattr(found, "response", fields)
+    return found
 
 
 class Admin:
@@ -114,63 +45,45 @@ class Admin:
         topic: str | TopicName,
         schema: pa.Schema | None = None,
         *,
-        ack: str | None = None,
-        retention_minutes: int | None = None,
-        retention_mb: int | None = None,
-        partition_by: Sequence[str] = (),
-        sort_by: Sequence[str] = (),
-        storage: str | None = None,
         if_not_exists: bool = False,
+        **attributes: Unpack[TopicKeywords],
     ) -> TopicDescription:
-        """Make a topic. Without a schema it takes messages; with one, Arrow data of exactly those columns.
+        """Create a topic. Without a schema it takes messages; with one, Arrow data of exactly those columns.
 
-        `partition_by` (`day(publish_time)`, `bucket(16, key)`, …) and `sort_by` say how its table is laid out.
-        `storage` is `table`, or `log` for a topic without a table, which lives in the log and in cloud objects until
-        its own retention takes them.
+        `attributes` are those of `icestream.protocol.admin.TopicAttributes`: `ack`, `retention_minutes`,
+        `retention_mb`, `partition_by` (`day(publish_time)`, `bucket(16, key)`, …), `sort_by` and `storage`, which is
+        `table`, or `log` for a topic without a table.
         """
         fields = {
             "topic": str(TopicName.parse(topic)),
             "schema": None if schema is None else encode_schema(schema),
-            "ack": ack,
-            "retention_minutes": retention_minutes,
-            "retention_mb": retention_mb,
-            "partition_by": list(partition_by) or None,
-            "sort_by": list(sort_by) or None,
-            "storage": storage,
             "if_not_exists": if_not_exists or None,
+            **attributes,
         }
-        return TopicDescription.from_json(self._connection.action("create_topic", fields))
+        return description_of(self._connection.action("create_topic", fields), TopicDescription)
 
     def list_topics(self, prefix: str | None = None) -> list[TopicSummary]:
+        """Return all topics whose name begins with `prefix`, by name."""
         response = self._connection.action("list_topics", {"prefix": prefix})
-        return [TopicSummary.from_json(fields) for fields in response["topics"]]
+        return [description_of(fields, TopicSummary) for fields in response["topics"]]
 
     def describe_topic(self, topic: str | TopicName) -> TopicDescription:
-        return TopicDescription.from_json(
-            self._connection.action("describe_topic", {"topic": str(TopicName.parse(topic))})
-        )
+        fields = {"topic": str(TopicName.parse(topic))}
+        return description_of(self._connection.action("describe_topic", fields), TopicDescription)
 
     def update_topic(
-        self,
-        topic: str | TopicName,
-        *,
-        ack: str | None = None,
-        retention_minutes: int | None = None,
-        retention_mb: int | None = None,
-        schema: pa.Schema | None = None,
+        self, topic: str | TopicName, *, schema: pa.Schema | None = None, **changes: Unpack[TopicKeywords]
     ) -> TopicDescription:
-        """Change what is given and leave the rest; a retention of 0 takes the limit away.
+        """Change the attributes that are given: `ack`, `retention_minutes` and `retention_mb`; 0 removes a limit.
 
         A schema may add columns at the end that may be null; the table gains them with the next commit.
         """
         fields = {
             "topic": str(TopicName.parse(topic)),
-            "ack": ack,
-            "retention_minutes": retention_minutes,
-            "retention_mb": retention_mb,
             "schema": None if schema is None else encode_schema(schema),
+            **changes,
         }
-        return TopicDescription.from_json(self._connection.action("update_topic", fields))
+        return description_of(self._connection.action("update_topic", fields), TopicDescription)
 
     def delete_topic(self, topic: str | TopicName, *, keep_table: bool = False) -> None:
         """Delete a topic, its messages and, unless it is to be kept, its table."""
@@ -331,76 +244,6 @@ def position_of(start: Any) -> StartPosition:
 # Subscriptions: make, list, describe, move, delete; and how a request names what a subscription is to be.
 
 
-@dataclass(frozen=True)
-class ConsumerDescription:
-    name: str
-    connected_us: int
-    unacknowledged: int
-    """Messages that it has and did not acknowledge."""
-    credit_messages: int
-    is_active: bool
-    """Whether it is the one that gets messages; of a shared subscription all are."""
-
-
-@dataclass(frozen=True)
-class SubscriptionDescription:
-    """What the broker knows about a subscription. `raw` is its whole answer."""
-
-    topic: str
-    subscription: str
-    type: str
-    filter: str | None
-    floor_offset: int
-    """Everything below it is acknowledged."""
-    read_offset: int
-    durable_end: int
-    acknowledged_ranges: int
-    """Ranges above the floor."""
-    unacknowledged: int
-    redeliveries: int
-    dead_letters: int
-    lag_messages: int
-    lag_bytes: int
-    lag_seconds: float
-    consumers: tuple[ConsumerDescription, ...]
-    raw: dict[str, Any]
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Self:
-        return cls(
-            topic=fields["topic"],
-            subscription=fields["subscription"],
-            type=fields["type"],
-            filter=fields.get("filter"),
-            floor_offset=fields["floor_offset"],
-            read_offset=fields["read_offset"],
-            durable_end=fields["durable_end"],
-            acknowledged_ranges=fields["acknowledged_ranges"],
-            unacknowledged=fields["unacknowledged"],
-            redeliveries=fields["redeliveries"],
-            dead_letters=fields["dead_letters"],
-            lag_messages=fields["lag_messages"],
-            lag_bytes=fields["lag_bytes"],
-            lag_seconds=fields["lag_seconds"],
-            consumers=tuple(
-                ConsumerDescription(**{name: consumer[name] for name in ConsumerDescription.__dataclass_fields__})
-                for consumer in fields["consumers"]
-            ),
-            raw=fields,
-        )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """`ack_timeout_ms`, `nack_delay_ms`, `max_redeliveries`, `dead_letter_topic`."""
-        return dict(self.raw.get("options", {}))
-
-    def to_dict(self) -> dict[str, Any]:
-        """For printing and JSON."""
-        fields = asdict(self)
-        del fields["raw"]
-        return fields | {"options": self.options}
-
-
 class SubscriptionAdmin:
     """The administrative calls, which `Client` offers as its own."""
 
@@ -410,7 +253,7 @@ class SubscriptionAdmin:
         """Those of one topic, or all."""
         fields = {"topic": None if topic is None else str(TopicName.parse(topic))}
         answer = self._connection.action("list_subscriptions", fields)
-        return [SubscriptionDescription.from_json(found) for found in answer["subscriptions"]]
+        return [description_of(found, SubscriptionDescription) for found in answer["subscriptions"]]
 
     def create_subscription(
         self, topic: str | TopicName, name: str, *, start: Start = "earliest", **options: Any
@@ -419,12 +262,12 @@ class SubscriptionAdmin:
 
         One that is there stays where it is; its options are changed if no consumer is connected.
         """
-        return SubscriptionDescription.from_json(
-            self._connection.action("create_subscription", subscription_fields(topic, name, start, **options))
-        )
+        fields = subscription_fields(topic, name, start, **options)
+        return description_of(self._connection.action("create_subscription", fields), SubscriptionDescription)
 
     def describe_subscription(self, topic: str | TopicName, name: str) -> SubscriptionDescription:
-        return SubscriptionDescription.from_json(self._connection.action("describe_subscription", _named(topic, name)))
+        response = self._connection.action("describe_subscription", _named(topic, name))
+        return description_of(response, SubscriptionDescription)
 
     def seek_subscription(self, topic: str | TopicName, name: str, position: Start) -> int:
         """Move a subscription, back or forth; the offset that comes next. Consumers stay connected."""

@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from icestream.client.admin import Start, SubscriptionDescription, TopicDescription, TopicSummary
+from icestream.client.admin import Start
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer, messages
 from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
@@ -27,6 +27,8 @@ from icestream.client.subscription import Subscription
 from icestream.model.errors import DeadlineError, IcestreamError, OverloadedError
 from icestream.model.messages import Message
 from icestream.model.names import TopicName
+from icestream.protocol.admin import TopicDescription, TopicSummary
+from icestream.protocol.subscribe import SubscriptionDescription
 
 R = TypeVar("R", Receipt, BatchReceipt)
 S = TypeVar("S")

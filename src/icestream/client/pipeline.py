@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+import msgspec
+
 from icestream.client.connection import Connection
 from icestream.client.range_reader import FrameReader, RangeReader
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName
+from icestream.protocol.pipeline import BacklogEntry, BacklogResponse
 
 MAX_REPORTED_TOPICS = 500
 """In one call; a request is at most 1 MiB."""
@@ -34,21 +37,9 @@ class TopicBacklog:
     """Which tables the broker wants the messages in."""
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Self:
-        return cls(
-            topic=TopicName.parse(fields["topic"]),
-            stream_id=fields["stream_id"],
-            epoch=fields["epoch"],
-            schema=fields["schema"],
-            partition_by=tuple(fields["partition_by"]),
-            sort_by=tuple(fields["sort_by"]),
-            start_offset=fields["start_offset"],
-            durable_end=fields["durable_end"],
-            nbytes=fields["bytes"],
-            awaited_end=fields.get("awaited_end", 0),
-            error=fields["error"],
-            format=StorageFormat(fields.get("format", StorageFormat.ICEBERG)),
-        )
+    def of(cls, entry: BacklogEntry) -> Self:
+        fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+        return cls(**fields | {"topic": TopicName.parse(entry.topic), "nbytes": fields.pop("bytes")})
 
 
 @dataclass(frozen=True)
@@ -70,10 +61,9 @@ class PipelineCalls:
     ) -> BacklogAnswer:
         """What the topics that match hold; with a mark, those that moved since, waiting up to `wait_ms` for one."""
         fields = {"topics": topics, "mark": mark, "wait_ms": wait_ms or None}
-        answer = self._connection.action("backlog", fields, timeout_s=timeout)
-        return BacklogAnswer(
-            answer["mark"], answer["complete"], [TopicBacklog.from_json(fields) for fields in answer["topics"]]
-        )
+        response = self._connection.action("backlog", fields, timeout_s=timeout)
+        found = msgspec.convert(response, BacklogResponse)
+        return BacklogAnswer(found.mark, found.complete, [TopicBacklog.of(entry) for entry in found.topics])
 
     def cut_range(self, topic: TopicName, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
         """Where pieces of about `piece_bytes` of log end, from `start` on: at most so many, none past `end`."""

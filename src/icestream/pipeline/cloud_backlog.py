@@ -153,7 +153,7 @@ def _backlog(record: TopicRecord, epoch: int, objects: list[ObjectDescriptor]) -
         topic=record.name,
         stream_id=record.stream_id,
         epoch=epoch,
-        schema=record.schema,
+        schema=record.encoded_schema,
         partition_by=record.partition_by,
         sort_by=record.sort_by,
         start_offset=objects[0].first_offset,

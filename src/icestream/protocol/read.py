@@ -1,11 +1,74 @@
-"""Frames as rows of Arrow batches: how they travel undecoded. One row is one frame, whose body is opaque bytes."""
+"""Reading: the tickets of DoGet, and frames as rows of Arrow batches.
+
+A ticket with `sql` is a query, one with `frames` reads undecoded frames, any other reads messages. A batch of frames
+has a row for each frame; its body is opaque bytes.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 import pyarrow as pa
+from msgspec import Meta
 
+from icestream.model.errors import InvalidRequestError
 from icestream.model.frames import Frame
+from icestream.protocol.parsing import MAX_INT, MAX_REQUEST_BYTES, Request, convert
+
+_Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
+
+
+class ReadTicket(Request):
+    """A range of a topic, or all that comes."""
+
+    topic: str
+    start: Any = None
+    """See `StartPosition.from_json`."""
+    end: _Int64 | None = None
+    follow: bool = False
+    max_messages: _Int64 | None = None
+    columns: list[str] | None = None
+    filter: str | None = None
+    committed: bool = False
+    """Only what is in the table."""
+
+
+class FramesTicket(Request):
+    """The frames that hold a range, as the log has them."""
+
+    topic: str
+    frames: Literal["headers", "whole"]
+    """With or without bodies."""
+    start: _Int64
+    end: _Int64
+
+
+class QueryTicket(Request):
+    """The result of a SELECT in which topics are tables."""
+
+    sql: str
+    fresh: bool = True
+    """Whether rows that are not in the tables yet are seen."""
+
+
+Ticket: TypeAlias = ReadTicket | FramesTicket | QueryTicket
+
+
+def parse_ticket(data: bytes) -> Ticket:
+    """Return what a ticket asks for."""
+    if len(data) > MAX_REQUEST_BYTES:
+        raise InvalidRequestError(f"the ticket has {len(data)} bytes, at most {MAX_REQUEST_BYTES} are allowed")
+    try:
+        fields = msgspec.json.decode(data or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"the ticket is not JSON: {error}", operation="read") from None
+    if isinstance(fields, dict) and "sql" in fields:
+        return convert(fields, QueryTicket, operation="sql")
+    if isinstance(fields, dict) and "frames" in fields:
+        return convert(fields, FramesTicket, operation="read frames")
+    return convert(fields, ReadTicket, operation="read")
+
 
 _COLUMNS = (
     pa.field("base_offset", pa.int64(), nullable=False),

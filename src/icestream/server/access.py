@@ -1,30 +1,33 @@
-"""What each call needs of its caller: the one place where that is decided. Doors look it up here and obey.
+"""What each call needs of its caller. This table is the only place where that is decided; the doors look it up here.
 
-What has no rule is for those alone who may do everything; a test fails until it has one.
+A call without a rule is for callers with full access only. A test fails until it has a rule.
 """
 
+import contextlib
 from enum import Enum
+from typing import Any
 
 from pyarrow.flight import FlightMethod
 
-from icestream.model.callers import Caller, Callers
-from icestream.model.errors import SubscriptionNotFoundError
+from icestream.model.callers import EVERYTHING, Caller, Callers
+from icestream.model.errors import IcestreamError, SubscriptionNotFoundError
 from icestream.model.names import TopicName
+from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
-from icestream.subscription import SubscriptionOptions
+from icestream.subscription import BrokerSubscription, SubscriptionOptions, SubscriptionStats
 
 
 class Access(Enum):
     OPEN = "open"
-    """Anybody, without a token too. It shows nothing but that the broker is there."""
+    """No token is needed. The call shows nothing but that the broker is running."""
     TOKEN = "token"  # noqa: S105 - a word, not a secret
-    """Whoever has a token. It shows nothing of any topic."""
+    """Any token. The call shows nothing of any topic."""
     TOPIC = "topic"
-    """Who may touch the topic that the request names; checked before anything is looked up."""
+    """A token for the topic that the request names. It is checked before anything is looked up."""
     OWN = "own"
-    """Whoever has a token; what handles the call is told who calls, and does and shows what that one may."""
+    """Any token. The handler gets the caller, and does and shows only what that caller may."""
     EVERYTHING = "everything"
-    """Who may do everything."""
+    """A token with full access."""
 
 
 VERBS = {
@@ -63,7 +66,7 @@ ACTIONS = {
     "recoverable_topics": Access.EVERYTHING,
     "cloud_objects": Access.EVERYTHING,
 }
-"""Of the Flight door, by name. A `topic` that one names is looked at in any case."""
+"""Of the Flight door, by name. The `topic` of a request is checked in any case."""
 
 OPERATIONS = {
     "list_topics": Access.OWN,
@@ -105,35 +108,58 @@ OPERATIONS = {
 
 
 def callers_of(storage: IcebergStorage) -> Callers:
-    """Those to whom the settings give tokens."""
+    """Return the callers to whom the settings give tokens."""
     return Callers(storage.settings.auth.token_pairs)
 
 
 def topics_of(storage: IcebergStorage, caller: Caller, prefix: str = "") -> list[Topic]:
-    """The topics that a caller may see, by name."""
+    """Return the topics that a caller may see, by name."""
     return [topic for topic in storage.topics.find(prefix) if caller.may(topic.name.namespace)]
 
 
-def check_dead_letters(
+def subscription_stats(
+    storage: IcebergStorage, topic: TopicName | None = None, caller: Caller = EVERYTHING
+) -> list[SubscriptionStats]:
+    """Return the figures of all subscriptions that the caller may see, or of a topic's."""
+    found = []
+    for subscription in storage.subscriptions.find(topic):
+        if caller.may(subscription.topic.namespace):
+            with contextlib.suppress(IcestreamError):  # deleted meanwhile: the others are shown all the same
+                found.append(subscription.stats())
+    return found
+
+
+def open_subscription(
     storage: IcebergStorage,
-    caller: Caller,
     topic: TopicName,
     name: str,
-    options: SubscriptionOptions | None,
+    changes: dict[str, Any],
     *,
+    start: StartPosition,
+    caller: Caller,
     operation: str,
-) -> None:
-    """Raise if a subscription sends messages to a topic that its caller may not touch.
+    create: bool = True,
+) -> tuple[BrokerSubscription, bool]:
+    """Open a subscription with some of its options changed; return it, and whether it was there before.
 
-    `options` are those that it is about to have; None: those that it has, if there is one.
+    Raise if it sends dead letters to a topic that the caller may not touch.
     """
-    if caller.may_do_everything:
+    caller.check(topic.namespace, operation=operation)
+    try:
+        standing = storage.subscriptions.get(topic, name).options
+    except SubscriptionNotFoundError:
+        standing = None
+    options = SubscriptionOptions.from_json((standing.to_json() if standing else {}) | changes) if changes else None
+    check_dead_letters(caller, topic, name, options or standing, operation=operation)
+    return storage.subscriptions.open(topic, name, options, start=start, create=create), standing is not None
+
+
+def check_dead_letters(
+    caller: Caller, topic: TopicName, name: str, options: SubscriptionOptions | None, *, operation: str
+) -> None:
+    """Raise if a subscription with these options sends dead letters to a topic that the caller may not touch."""
+    if caller.may_do_everything or options is None:
         return
-    if options is None:
-        try:
-            options = storage.subscriptions.get(topic, name).options
-        except SubscriptionNotFoundError:
-            return
     target = options.dead_letters_of(topic, name)
     if target is not None:
         caller.check(target.namespace, operation=operation)

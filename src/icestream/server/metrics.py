@@ -10,7 +10,7 @@ import threading
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,10 +19,11 @@ from prometheus_client.registry import Collector
 
 from icestream import __version__
 from icestream.model.errors import ClosedError, IcestreamError
-from icestream.server.tenant_figures import OTHER_TENANT, TenantFigures
+from icestream.protocol.admin import TenantStats
 from icestream.storage import IcebergStorage, Topic
 from icestream.storage.pipeline_figures import PipelineFigures
 from icestream.storage.stats import table_figures, upload_figures
+from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.subscription import BrokerSubscription, SubscriptionStats
 from icestream.wal import Log, LogState
 
@@ -333,7 +334,7 @@ class TenantCollector(Collector):
         except ClosedError:
             return
         with self._lock:
-            by_label = [(self._label(one["tenant"]), one) for one in figures]
+            by_label = [(self._label(one.tenant), one) for one in figures]
             written = self._written.add_up(by_label)
         yield from _received(by_label)
         yield from _written(written)
@@ -345,20 +346,20 @@ class TenantCollector(Collector):
         return tenant if tenant in self._named else OTHER_TENANT
 
 
-Labelled = list[tuple[str, dict[str, Any]]]
+Labelled = list[tuple[str, TenantStats]]
 
 
 def _received(figures: Labelled) -> Iterator[Metric]:
     for name, text in _RECEIVED.items():
         counted: Tally[tuple[str, ...]] = Tally()
         for tenant, one in figures:
-            for signal, counts in one["received"].items():
-                counted[tenant, signal] += counts[name]
+            for signal, counts in one.received.items():
+                counted[tenant, signal] += getattr(counts, name)
         yield _counter(f"icestream_tenant_received_{name}", text, ["tenant", "signal"], counted)
     refused: Tally[tuple[str, ...]] = Tally()
     for tenant, one in figures:
-        for signal, counts in one["received"].items():
-            for code, count in counts["refused"].items():
+        for signal, counts in one.received.items():
+            for code, count in counts.refused.items():
                 refused[tenant, signal, code] += count
     text = "Requests of telemetry that were refused, by error code."
     yield _counter("icestream_tenant_refused_requests", text, ["tenant", "signal", "code"], refused)
@@ -374,7 +375,8 @@ class _Written:
 
     def add_up(self, figures: Labelled) -> dict[str, Tally[str]]:
         now = {
-            one["tenant"]: (label, Tally({name: one["pipeline"][name] for name in _WRITTEN})) for label, one in figures
+            one.tenant: (label, Tally({name: getattr(one.pipeline, name) for name in _WRITTEN}))
+            for label, one in figures
         }
         for tenant, (label, before) in self._last.items():
             if tenant not in now or not before <= now[tenant][1]:
@@ -396,8 +398,8 @@ def _lags(figures: Labelled) -> Iterator[Metric]:
     messages: Tally[str] = Tally()
     seconds: dict[str, float] = {}
     for tenant, one in figures:
-        messages[tenant] += one["table_lag_messages"]
-        seconds[tenant] = max(seconds.get(tenant, 0.0), one["table_lag_seconds"])
+        messages[tenant] += one.table_lag_messages
+        seconds[tenant] = max(seconds.get(tenant, 0.0), one.table_lag_seconds)
     lag = GaugeMetricFamily(
         "icestream_tenant_table_lag_messages", "The tenant's messages that are not in tables yet.", labels=["tenant"]
     )

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from time import monotonic
-from typing import Any
 from uuid import uuid4
 
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
+from icestream.protocol.pipeline import BacklogEntry, BacklogResponse
 from icestream.storage.record import TopicRecord
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic
@@ -60,7 +60,7 @@ class Backlog:
         self._watched: dict[TopicName, _BacklogTopic] = {}
         table_watch.listeners.add(self._note_awaited)
 
-    def ask(self, pattern: str = "*", *, mark: str | None = None, wait_seconds: float = 0.0) -> dict[str, Any]:
+    def ask(self, pattern: str = "*", *, mark: str | None = None, wait_seconds: float = 0.0) -> BacklogResponse:
         """Return the topics that match and have moved since `mark`; all that match if the mark is another process's.
 
         `complete` is false while logs are still to be opened: the caller asks again.
@@ -76,7 +76,7 @@ class Backlog:
             entries = [self._entry(watched) for watched in changed if fnmatchcase(str(watched.topic.name), pattern)]
             left = deadline - monotonic()
             if entries or left <= 0 or not complete:
-                return {"mark": f"{self._life}-{number}", "complete": complete, "topics": entries}
+                return BacklogResponse(f"{self._life}-{number}", complete, entries)
             since = number
             self._wait_past(number, min(left, _SCAN_SECONDS))
 
@@ -162,23 +162,19 @@ class Backlog:
         if watched is not None and watched.topic is topic:
             self._note(watched)
 
-    def _entry(self, watched: _BacklogTopic) -> dict[str, Any]:
+    def _entry(self, watched: _BacklogTopic) -> BacklogEntry:
         record, log = watched.record, watched.log
-        return {
-            "topic": record.topic,
-            "stream_id": record.stream_id,
-            "epoch": record.epoch,
-            "schema": record.schema,
-            "partition_by": list(record.partition_by),
-            "sort_by": list(record.sort_by),
-            "start_offset": log.start_offset if log is not None else 0,
-            "durable_end": log.durable_end if log is not None else 0,
-            "bytes": log.nbytes if log is not None else 0,
-            "awaited_end": self._table_watch.awaited_end(watched.topic),
-            "error": None if watched.error is None else str(watched.error),
-            "format": self._format.value,
-        }
-
-
-# --------------------
-# Cutting a range of a log into pieces of about equal bytes, by the segments' sparse indexes.
+        return BacklogEntry(
+            topic=record.topic,
+            stream_id=record.stream_id,
+            epoch=record.epoch,
+            schema=record.encoded_schema,
+            partition_by=record.partition_by,
+            sort_by=record.sort_by,
+            start_offset=log.start_offset if log is not None else 0,
+            durable_end=log.durable_end if log is not None else 0,
+            bytes=log.nbytes if log is not None else 0,
+            awaited_end=self._table_watch.awaited_end(watched.topic),
+            error=None if watched.error is None else str(watched.error),
+            format=self._format,
+        )

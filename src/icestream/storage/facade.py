@@ -21,6 +21,7 @@ from icestream.model.lone_message import SingleMessage
 from icestream.model.messages import Message, message_batch, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
+from icestream.protocol.admin import TopicStats
 from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.backlog import Backlog
 from icestream.storage.cloud import Cloud
@@ -32,7 +33,7 @@ from icestream.storage.publishing import ByteBudget, Publishing, PublishItem
 from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import TopicRecord
 from icestream.storage.retention import Retention
-from icestream.storage.stats import TopicStats, topic_stats
+from icestream.storage.stats import topic_stats
 from icestream.storage.subscribing import MessageStream, TopicSource, store_dead_letters
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic

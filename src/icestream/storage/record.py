@@ -1,40 +1,35 @@
 """A topic's record in the metadata store."""
 
-import json
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from icestream.model.enums import AckLevel, StorageKind
 from icestream.model.errors import InvalidRequestError
 from icestream.model.frames import MESSAGES_SCHEMA_ID
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, decode_schema, encode_schema
 from icestream.model.names import TopicName
+from icestream.protocol.admin import CHANGEABLE, TopicAttributes, UpdateTopic, changed_attributes
+from icestream.protocol.parsing import convert
 from icestream.wal import StreamInfo
 
 FIRST_OWN_SCHEMA_ID = 1
-CHANGEABLE = frozenset({"ack", "retention_minutes", "retention_mb", "schema"})
-_UNKNOWN_TO_LOGS = ("created_us", "ack", "retention_minutes", "retention_mb", "partition_by", "sort_by")
+_KNOWN_TO_LOGS = frozenset({"encoded_schema", "storage"})
+_UNKNOWN_TO_LOGS = ("created_us", *(name for name in TopicAttributes.__struct_fields__ if name not in _KNOWN_TO_LOGS))
 
 
-@dataclass(frozen=True)
-class TopicRecord:
+class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the broker stores of a topic: what its user chose, and what the broker has to remember."""
+
     topic: str
     stream_id: str
     created_us: int
     epoch: int = 1
-    ack: str = AckLevel.DISK
-    retention_minutes: int | None = None
-    retention_mb: int | None = None
-    schema: str | None = None
-    """Base64 of the serialized Arrow schema, for a topic with its own columns."""
     older_schemas: tuple[str, ...] = ()
-    """What `schema` was before columns were added to it, oldest first. The first one has the id 1."""
-    storage: str = StorageKind.TABLE
-    partition_by: tuple[str, ...] = ()
-    sort_by: tuple[str, ...] = ()
+    """The values of `encoded_schema` before columns were added, oldest first. The first one has the id 1."""
     has_log: bool = False
     """Whether the topic's log was ever begun: one that is not there then is lost. False says nothing."""
     log_id: str = ""
@@ -60,13 +55,11 @@ class TopicRecord:
             raise no_table(self.topic, "no message of it is ever acknowledged from there")
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return msgspec.json.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        fields: dict[str, Any] = json.loads(data)
-        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-        return cls(**(fields | lists))
+        return msgspec.json.decode(data, type=cls)
 
     @classmethod
     def from_stream(cls, stream: StreamInfo, created_us: int, noted: "TopicRecord | None" = None) -> Self:
@@ -77,9 +70,9 @@ class TopicRecord:
             stream_id=str(stream.stream_id),
             created_us=created_us,
             epoch=stream.epoch,
-            schema=versions[-1] if versions else None,
+            encoded_schema=versions[-1] if versions else None,
             older_schemas=tuple(versions[:-1]),
-            storage=stream.storage,
+            storage=StorageKind(stream.storage),
         )
         if noted is None or noted.stream_id != record.stream_id:
             return record
@@ -90,11 +83,11 @@ class TopicRecord:
 
     def schemas(self) -> dict[int, str]:
         """Every version of the topic's own schema by its id."""
-        versions = (*self.older_schemas, self.schema) if self.schema else ()
+        versions = (*self.older_schemas, self.encoded_schema) if self.encoded_schema else ()
         return dict(enumerate(versions, FIRST_OWN_SCHEMA_ID))
 
     def changed(self, changes: dict[str, Any]) -> Self:
-        """The record with some of its `CHANGEABLE` fields changed; 0 takes a limit away."""
+        """Return the record with some of its `CHANGEABLE` attributes changed; 0 removes a limit."""
         unknown = changes.keys() - CHANGEABLE
         if unknown:
             raise InvalidRequestError(
@@ -103,20 +96,19 @@ class TopicRecord:
                 place=self.topic,
                 remedy=f"{', '.join(sorted(CHANGEABLE))} can",
             )
-        if "ack" in changes:
-            self.check_ack(AckLevel.parse(changes["ack"], operation="update topic"))
-        changes = {name: None if value == 0 else value for name, value in changes.items()}
-        if "schema" in changes:
-            changes = {**changes, **self._with_schema(changes["schema"])}
-        for name in ("retention_minutes", "retention_mb"):
-            check_positive(name, changes.get(name))
-        return replace(self, **changes)
+        request = convert(changes, UpdateTopic, operation="update topic")
+        fields = {name: None if value == 0 else value for name, value in changed_attributes(request).items()}
+        if "ack" in fields:
+            self.check_ack(AckLevel(str(fields["ack"])))
+        if "encoded_schema" in fields:
+            fields |= self._with_schema(fields["encoded_schema"])
+        return replace(self, **fields)
 
-    def _with_schema(self, text: str) -> dict[str, Any]:
+    def _with_schema(self, text: str | None) -> dict[str, Any]:
         """The schema with columns added at its end, each of which may be null; nothing else of it can change."""
-        new, old = topic_schema(text), self.body_schema()
+        new, old = topic_schema(text or ""), self.body_schema()
         if (
-            self.schema is None
+            self.encoded_schema is None
             or list(new)[: len(old)] != list(old)
             or not all(field.nullable for field in list(new)[len(old) :])
         ):
@@ -127,18 +119,18 @@ class TopicRecord:
                 remedy="make a new topic for other columns",
             )
         if len(new) == len(old):
-            return {"schema": self.schema}
-        return {"schema": encode_schema(new), "older_schemas": (*self.older_schemas, self.schema)}
+            return {"encoded_schema": self.encoded_schema}
+        return {"encoded_schema": encode_schema(new), "older_schemas": (*self.older_schemas, self.encoded_schema)}
 
     def marked_for_deletion(self, *, keep_table: bool) -> Self:
         return replace(self, deleting=True, keep_table=keep_table)
 
     @property
     def schema_id(self) -> int:
-        return FIRST_OWN_SCHEMA_ID + len(self.older_schemas) if self.schema else MESSAGES_SCHEMA_ID
+        return FIRST_OWN_SCHEMA_ID + len(self.older_schemas) if self.encoded_schema else MESSAGES_SCHEMA_ID
 
     def body_schema(self) -> pa.Schema:
-        return topic_schema(self.schema) if self.schema else MESSAGE_SCHEMA
+        return topic_schema(self.encoded_schema) if self.encoded_schema else MESSAGE_SCHEMA
 
 
 def no_table(topic: str, consequence: str) -> InvalidRequestError:
@@ -155,7 +147,7 @@ def check_storage(record: TopicRecord, *, uploads: bool) -> None:
     """Raise where the topic is to have no table, and cannot be made so or not here."""
     if record.has_table:
         return
-    record.check_ack(AckLevel(record.ack))
+    record.check_ack(record.ack)
     if record.partition_by or record.sort_by:
         raise no_table(record.topic, "there is nothing to partition or sort")
     if not uploads:
@@ -165,11 +157,6 @@ def check_storage(record: TopicRecord, *, uploads: bool) -> None:
             place=record.topic,
             remedy="set uploader.enabled and cloud.backend, or make a topic with a table",
         )
-
-
-def check_positive(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise InvalidRequestError(f"{name} is a whole number from 1, not {value!r}", operation="topic")
 
 
 def topic_schema(text: str) -> pa.Schema:

@@ -1,62 +1,12 @@
 """Figures of a topic."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from icestream.model.clock import now_us
-from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, IcestreamError, LogLostError
+from icestream.protocol.admin import TopicStats
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogState, time_at_offset
-
-
-@dataclass(frozen=True)
-class TopicStats:
-    topic: str
-    state: str
-    message_count: int
-    bytes_stored: int
-    start_offset: int
-    durable_end: int
-    segments: int
-    cached_messages: int
-    cache_hits: int
-    cache_misses: int
-    last_publish_time_us: int | None
-    committed_offset: int | None = None
-    """Messages below it are in the table; None until the catalog was read."""
-    snapshot_id: int | None = None
-    quarantined: int = 0
-    """Frames that are not in the table, and were put aside."""
-    table_lag_messages: int | None = None
-    """All of the log while `committed_offset` is not known; None for a topic without a table, and so are the next."""
-    table_lag_bytes: int | None = None
-    """About: by the mean size of the log's messages."""
-    table_lag_seconds: float | None = None
-    """Age of the oldest message that is not in the table."""
-    storage: str = StorageKind.TABLE
-    format: str | None = None
-    """`iceberg`, `parquet` or `both`: which tables messages are written to; None for a topic without any."""
-    parquet_offset: int | None = None
-    """Messages below it are in plain Parquet files; None where none are written, or until the catalog was read."""
-    parquet_lag_messages: int | None = None
-    uploaded_offset: int | None = None
-    """Messages below it are in the cloud; None without an object store."""
-    upload_lag_messages: int | None = None
-    upload_lag_bytes: int | None = None
-    upload_lag_seconds: float | None = None
-    """Age of the oldest message that is not in the cloud."""
-    cloud_objects: int | None = None
-    cloud_bytes: int | None = None
-    uploads: int | None = None
-    uploaded_bytes: int | None = None
-    upload_failures: int | None = None
-    """These three since the broker started."""
-    last_upload_us: int | None = None
-    upload_error: str | None = None
-    """Why the last upload failed, if it did."""
-    error: str | None = None
-    """Why the log cannot be used, if it cannot, and the figures are 0 then; or why it takes no more messages."""
 
 
 def topic_stats(topic: Topic) -> TopicStats:
@@ -87,7 +37,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         snapshot_id=topic.committed.snapshot_id,
         quarantined=topic.committed.quarantined,
         storage=topic.record.storage,
-        format=None if topic.format is None else topic.format.value,
+        format=topic.format,
         parquet_offset=topic.parquet_offset,
         parquet_lag_messages=(
             None if topic.parquet_offset is None else max(0, snapshot.end_offset - topic.parquet_offset)

@@ -31,6 +31,7 @@ from icestream.model.messages import (
 )
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
+from icestream.protocol.admin import TopicAttributes, TopicDescription, TopicSummary
 from icestream.reader import CloudTier, LogTier, ReadContext, Selection, TableTier, Tail, Tier, TopicReader, resolve
 from icestream.storage.cloud import TopicCloud
 from icestream.storage.record import TopicRecord, topic_schema
@@ -141,7 +142,7 @@ class Topic:
 
     @property
     def default_ack(self) -> AckLevel:
-        return AckLevel(self.record.ack)
+        return self.record.ack
 
     def payload(
         self,
@@ -191,7 +192,7 @@ class Topic:
 
     def _version_of(self, schema: pa.Schema) -> int:
         """The version of the topic's own schema that a producer still uses; the newest where it is none."""
-        if self.record.schema is not None:
+        if self.record.encoded_schema is not None:
             for number, version in self._schemas.items():
                 if number != MESSAGES_SCHEMA_ID and version.equals(schema):
                     return number
@@ -336,26 +337,33 @@ class Topic:
         finally:
             reader.close()
 
-    def describe(self, *, open_log: bool = True) -> dict[str, Any]:
-        """The record, and the offsets that log and cloud hold, which are None if it is not open and need not be."""
-        record, log = self.record, self.log if open_log else self._log
-        cloud = self.cloud if self.cloud is not None and (open_log or self.cloud.objects.is_known) else None
+    def describe(self) -> TopicDescription:
+        """Return the record and what log and cloud hold. Open the log if it is not open."""
+        log = self.log
+        return TopicDescription(
+            **self._described(self.cloud), start_offset=log.start_offset, durable_end=log.durable_end
+        )
+
+    def summarize(self) -> TopicSummary:
+        """Return what is known without opening the log; its offsets are None if it is not open."""
+        log = self._log
+        cloud = self.cloud if self.cloud is not None and self.cloud.objects.is_known else None
+        return TopicSummary(
+            **self._described(cloud),
+            start_offset=log.start_offset if log is not None else None,
+            durable_end=log.durable_end if log is not None else None,
+        )
+
+    def _described(self, cloud: TopicCloud | None) -> dict[str, Any]:
+        record = self.record
         return {
+            **{name: getattr(record, name) for name in TopicAttributes.__struct_fields__},
             "topic": record.topic,
             "stream_id": record.stream_id,
             "epoch": record.epoch,
-            "ack": record.ack,
-            "storage": record.storage,
             "created_us": record.created_us,
-            "retention_minutes": record.retention_minutes,
-            "retention_mb": record.retention_mb,
-            "schema": record.schema,
-            "partition_by": list(record.partition_by),
-            "sort_by": list(record.sort_by),
-            "start_offset": log.start_offset if log is not None else None,
-            "durable_end": log.durable_end if log is not None else None,
             "committed_offset": self.committed.offset,
-            "format": None if self.format is None else self.format.value,
+            "format": self.format,
             "parquet_offset": self.parquet_offset,
             "quarantined": self.committed.quarantined,
             "uploaded_offset": cloud.uploaded_end if cloud is not None else None,

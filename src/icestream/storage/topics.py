@@ -3,17 +3,16 @@
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from uuid import uuid4
 
 import pyarrow as pa
 import structlog
+from msgspec.structs import replace
 
 from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.clock import Clock, now_us
-from icestream.model.enums import AckLevel, StorageKind
 from icestream.model.errors import (
     ConflictError,
     IcestreamError,
@@ -23,13 +22,15 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, encode_schema, stream_schema
 from icestream.model.names import COPY_SUFFIX, TopicName, is_copy
+from icestream.protocol.admin import TopicKeywords
+from icestream.protocol.parsing import convert
 from icestream.reader import ReadContext
 from icestream.storage.cloud import Cloud, MetadataRegistry
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import LoneReservation
 from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
-from icestream.storage.record import TopicRecord, check_positive, check_storage
+from icestream.storage.record import TopicRecord, check_storage
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext, LogStart
 
@@ -179,35 +180,20 @@ class Topics:
         self,
         name: TopicName | str,
         *,
-        ack: str | None = None,
         schema: pa.Schema | None = None,
-        retention_minutes: int | None = None,
-        retention_mb: int | None = None,
-        partition_by: Sequence[str] = (),
-        sort_by: Sequence[str] = (),
-        storage: str | None = None,
         if_not_exists: bool = False,
+        **attributes: Unpack[TopicKeywords],
     ) -> Topic:
-        """Make a topic. `partition_by` and `sort_by` are its table's, in the columns that readers see."""
+        """Make a topic. `attributes` are its `TopicAttributes`; None means the default."""
         name = TopicName.parse(name)
-        check_positive("retention_minutes", retention_minutes)
-        check_positive("retention_mb", retention_mb)
+        given = {key: value for key, value in attributes.items() if value is not None}
         if schema is not None:
             schema = check_topic_schema(schema)
-        if schema is not None or partition_by or sort_by:
-            check_table(schema, partition_by, sort_by)
-        record = TopicRecord(
-            topic=str(name),
-            stream_id=str(uuid4()),
-            created_us=self._clock(),
-            ack=AckLevel.parse(ack or AckLevel.DISK, operation="create topic"),
-            retention_minutes=retention_minutes,
-            retention_mb=retention_mb,
-            schema=encode_schema(schema) if schema is not None else None,
-            partition_by=tuple(partition_by),
-            sort_by=tuple(sort_by),
-            storage=StorageKind.parse(storage or StorageKind.TABLE, operation="create topic"),
-        )
+            given["schema"] = encode_schema(schema)
+        made = {"topic": str(name), "stream_id": str(uuid4()), "created_us": self._clock()}
+        record = convert(given | made, TopicRecord, operation="create topic")
+        if schema is not None or record.partition_by or record.sort_by:
+            check_table(schema, record.partition_by, record.sort_by)
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
         lost = self._make_way(name)
         with self._changing:

@@ -30,11 +30,12 @@ if batch is not None:
 
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
+from icestream.protocol.subscribe import SubscriptionStats
 from icestream.subscription.dead_letters import ORIGIN_COLUMNS
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress
 from icestream.subscription.source import SourceReader, SubscriptionSource
-from icestream.subscription.stats import ConsumerStats, SubscriptionStats
+from icestream.subscription.stats import describe
 from icestream.subscription.subscription import BrokerSubscription, ConsumerSession
 from icestream.subscription.subscriptions import Subscriptions
 
@@ -42,7 +43,6 @@ __all__ = [
     "ORIGIN_COLUMNS",
     "BrokerSubscription",
     "ConsumerSession",
-    "ConsumerStats",
     "Progress",
     "SourceReader",
     "SubscriptionBusyError",
@@ -52,4 +52,5 @@ __all__ = [
     "SubscriptionStats",
     "SubscriptionType",
     "Subscriptions",
+    "describe",
 ]

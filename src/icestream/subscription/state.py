@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.filters import Filter
+from icestream.protocol.subscribe import ConsumerDescription
 from icestream.subscription.consumer import ConnectedConsumer, Credit
 from icestream.subscription.cursor import Cursor, CursorLimits, ReadJob, as_delivery, delivery_schema
 from icestream.subscription.modes import make_mode
@@ -29,7 +30,6 @@ from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress, SubscriptionRecord
 from icestream.subscription.source import SubscriptionSource
-from icestream.subscription.stats import ConsumerStats
 from icestream.subscription.window import MessageState, Rows
 
 _MAX_DEAD_AT_ONCE = 10_000
@@ -464,12 +464,12 @@ class SubscriptionState:
 
     # Figures
 
-    def consumer_stats(self) -> tuple[ConsumerStats, ...]:
+    def consumer_stats(self) -> tuple[ConsumerDescription, ...]:
         if self._cursor is None or not self._consumers:
             return ()
         held = self._cursor.window.held_counts(max(self._consumers) + 1)
         return tuple(
-            ConsumerStats(
+            ConsumerDescription(
                 name=consumer.name,
                 connected_us=consumer.connected_us,
                 unacknowledged=held[number],

@@ -34,17 +34,18 @@ from icestream.model.errors import (
     SubscriptionBusyError,
 )
 from icestream.model.names import TopicName, check_producer
+from icestream.protocol.subscribe import MAX_DELAY_MS, SubscriptionStats
 from icestream.subscription.consumer import ConnectedConsumer, Credit
 from icestream.subscription.cursor import CursorLimits, delivery_schema
 from icestream.subscription.dead_letters import DeadLetters
 from icestream.subscription.hub import Hub
 from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, clipped, total
-from icestream.subscription.options import MAX_DELAY_MS, SubscriptionOptions
+from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress, SubscriptionRecord
 from icestream.subscription.progress_writer import ProgressWriter
 from icestream.subscription.source import SubscriptionSource
 from icestream.subscription.state import SubscriptionState
-from icestream.subscription.stats import SubscriptionStats, lag_seconds
+from icestream.subscription.stats import lag_seconds
 
 DEFAULT_CREDIT_MESSAGES = 10_000
 DEFAULT_CREDIT_BYTES = 8 << 20
@@ -588,7 +589,7 @@ class BrokerSubscription:
         return SubscriptionStats(
             topic=str(self.topic),
             subscription=self.name,
-            type=record.options.type.value,
+            type=record.options.type,
             filter=record.options.filter,
             floor_offset=progress.floor,
             read_offset=read_offset,

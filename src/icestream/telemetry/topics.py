@@ -99,7 +99,7 @@ class TelemetryTopics:
         found = topic.body_schema
         missing = [field for field in wanted if field.name not in found.names]
         same = all(found.field(field.name).equals(field) for field in wanted if field.name in found.names)
-        if not same or topic.record.schema is None or not all(field.nullable for field in missing):
+        if not same or topic.record.encoded_schema is None or not all(field.nullable for field in missing):
             raise InvalidRequestError(
                 "the topic has other columns than telemetry has",
                 operation="publish telemetry",

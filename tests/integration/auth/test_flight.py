@@ -22,6 +22,7 @@ from tests.integration.flight.plain import MESSAGES, failure, messages
 
 from icestream import Client
 from icestream.model.errors import PermissionDeniedError, UnauthenticatedError
+from icestream.protocol.parsing import field_names
 from icestream.server.access import ACTIONS, Access
 
 Call = Callable[..., Any]
@@ -207,7 +208,7 @@ def _said(reader: Any) -> Any:
 
 def _fields(guarded: Guarded, action: str) -> frozenset[str]:
     assert guarded.broker._flight is not None
-    return guarded.broker._flight._actions._actions[action].fields
+    return frozenset(field_names(guarded.broker._flight._actions._actions[action].request))
 
 
 def test_all_verbs_work_on_ones_own(guarded: Guarded) -> None:

@@ -80,10 +80,10 @@ def test_a_broker_that_uploads_nothing_makes_no_topic_without_a_table(tmp_path: 
 
 
 def test_it_is_described_as_what_it_is_also_after_a_restart(stage: LogStage) -> None:
-    assert stage.topic.describe()["storage"] == "log"
+    assert stage.topic.describe().storage == "log"
     stage.restart()
-    assert stage.topic.describe()["storage"] == "log"
-    assert stage.storage.topic("default/events").describe()["storage"] == "table"
+    assert stage.topic.describe().storage == "log"
+    assert stage.storage.topic("default/events").describe().storage == "table"
 
 
 @pytest.mark.usefixtures("no_catalog")
@@ -148,9 +148,9 @@ def test_the_pipeline_is_not_told_of_it(stage: LogStage) -> None:
     stage.publish([b"x"])
     backlog = stage.storage.backlog
     answer = backlog.ask()
-    while not answer["complete"]:
+    while not answer.complete:
         answer = backlog.ask()
-    assert [entry["topic"] for entry in answer["topics"]] == ["default/events"]
+    assert [entry.topic for entry in answer.topics] == ["default/events"]
 
 
 @pytest.mark.usefixtures("no_catalog")

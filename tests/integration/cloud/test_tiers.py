@@ -294,10 +294,10 @@ def test_a_log_topic_is_described_and_read_without_a_catalog(log_stage: CloudSta
     log_stage.drop_objects(15)
     log_stage.prune_to(36)
     described = log_stage.topic.describe()
-    assert described["storage"] == "log"
-    assert described["uploaded_offset"] == 40
-    assert described["cloud_start_offset"] == 15
-    assert described["start_offset"] == 36
+    assert described.storage == "log"
+    assert described.uploaded_offset == 40
+    assert described.cloud_start_offset == 15
+    assert described.start_offset == 36
     reader = log_stage.reader("2020-01-01T00:00:00Z")
     assert rest_of(reader) == messages[15:]
     reader.close()

@@ -2,8 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.http.conftest import Running, error_of
+from tests.integration.http.exact import exact
 
-from icestream.server.http.models import Doors, Stats
+from icestream.server.http.models import Doors, HttpStats
 
 
 def samples(http: Running) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -32,7 +33,7 @@ def test_readiness_follows_the_broker(http: Running) -> None:
 
 
 def test_doors_are_named_with_their_addresses(http: Running) -> None:
-    answer = Doors.model_validate(http.client.get("/api/v1/doors").json())
+    answer = exact(Doors, http.client.get("/api/v1/doors").json())
     assert answer.doors == {"http": http.door.address}
 
 
@@ -77,14 +78,14 @@ def test_metrics_survive_a_closed_storage(http: Running) -> None:
 def test_stats_cover_the_topics_in_use(http: Running) -> None:
     http.publish("default/a", "one", "two")
     http.storage.topics.create("default/idle")
-    stats = Stats.model_validate(http.client.get("/api/v1/stats").json())
+    stats = exact(HttpStats, http.client.get("/api/v1/stats").json())
     assert (stats.broker.version, stats.broker.topics, stats.broker.open_topics) == ("1.2.3", 2, 1)
     assert [(topic.topic, topic.message_count) for topic in stats.topics] == [("default/a", 2)]
 
 
 def test_stats_of_one_topic_open_its_log(http: Running) -> None:
     http.storage.topics.create("default/idle")
-    stats = Stats.model_validate(http.client.get("/api/v1/stats", params={"topic": "default/idle"}).json())
+    stats = exact(HttpStats, http.client.get("/api/v1/stats", params={"topic": "default/idle"}).json())
     assert [topic.durable_end for topic in stats.topics] == [0]
     error_of(http.client.get("/api/v1/stats", params={"topic": "default/none"}), 404, "topic_not_found")
 
@@ -92,7 +93,7 @@ def test_stats_of_one_topic_open_its_log(http: Running) -> None:
 def test_stats_come_in_pages(http: Running) -> None:
     for name in "abc":
         http.publish(f"default/{name}", "x")
-    first = Stats.model_validate(http.client.get("/api/v1/stats", params={"limit": 2}).json())
-    rest = Stats.model_validate(http.client.get("/api/v1/stats", params={"after": str(first.next_after)}).json())
+    first = exact(HttpStats, http.client.get("/api/v1/stats", params={"limit": 2}).json())
+    rest = exact(HttpStats, http.client.get("/api/v1/stats", params={"after": str(first.next_after)}).json())
     assert [topic.topic for topic in (*first.topics, *rest.topics)] == ["default/a", "default/b", "default/c"]
     assert rest.next_after is None

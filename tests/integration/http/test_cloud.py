@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from tests.integration.http.conftest import PATIENCE_SECONDS, OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 
 from icestream.model.errors import DeadlineError
-from icestream.server.http.models import CloudObjects, Flushed, Recoverable, Stats, Topic
+from icestream.protocol.admin import CloudObjectPage, FlushProgress, RecoverableTopics, TopicDescription
+from icestream.server.http.models import HttpStats
 
 TOPIC = "/api/v1/topics/shop/orders"
 
@@ -22,27 +24,27 @@ def cloudy(open_door: OpenDoor, tmp_path: Path) -> Running:
     )
 
 
-def flush(http: Running) -> Flushed:
+def flush(http: Running) -> FlushProgress:
     answer = http.client.post(f"{TOPIC}/flush", json={})
     assert answer.status_code == 200, answer.text
-    flushed = Flushed.model_validate(answer.json())
+    flushed = exact(FlushProgress, answer.json())
     while not flushed.done:
         answer = http.client.post(f"{TOPIC}/flush", json={"target": flushed.target})
-        flushed = Flushed.model_validate(answer.json())
+        flushed = exact(FlushProgress, answer.json())
     return flushed
 
 
 def test_what_is_published_is_uploaded_and_listed(cloudy: Running) -> None:
     cloudy.publish("shop/orders", "a", "b")
     assert flush(cloudy).uploaded_offset == 2
-    topic = Topic.model_validate(cloudy.client.get(TOPIC).json())
+    topic = exact(TopicDescription, cloudy.client.get(TOPIC).json())
     assert (topic.storage, topic.uploaded_offset, topic.cloud_start_offset) == ("table", 2, 0)
     cloudy.publish("shop/orders", "c")
     flush(cloudy)
-    page = CloudObjects.model_validate(cloudy.client.get(f"{TOPIC}/objects", params={"limit": 1}).json())
+    page = exact(CloudObjectPage, cloudy.client.get(f"{TOPIC}/objects", params={"limit": 1}).json())
     assert [one.first_offset for one in page.objects] == [0]
     assert page.next_after == 0
-    rest = CloudObjects.model_validate(cloudy.client.get(f"{TOPIC}/objects", params={"after": 0}).json())
+    rest = exact(CloudObjectPage, cloudy.client.get(f"{TOPIC}/objects", params={"after": 0}).json())
     assert [(one.first_offset, one.end_offset) for one in rest.objects] == [(2, 3)]
     assert rest.next_after is None
     assert rest.head is not None
@@ -53,7 +55,7 @@ def test_figures_and_metrics_tell_how_far_the_cloud_is(cloudy: Running) -> None:
     cloudy.publish("shop/orders", "a", "b")
     flush(cloudy)
     cloudy.publish("shop/orders", "c")
-    (figures,) = Stats.model_validate(cloudy.client.get("/api/v1/stats").json()).topics
+    (figures,) = exact(HttpStats, cloudy.client.get("/api/v1/stats").json()).topics
     assert (figures.uploaded_offset, figures.upload_lag_messages, figures.cloud_objects) == (2, 1, 1)
     assert figures.upload_lag_bytes is not None
     assert figures.upload_lag_bytes > 0
@@ -77,14 +79,14 @@ def test_without_an_object_store_it_is_said_what_to_set(http: Running) -> None:
     assert "cloud.backend" in refused["remedy"]
     error_of(http.client.get(f"{TOPIC}/objects"), 400, "invalid_request")
     error_of(http.client.post(f"{TOPIC}/recover", json={}), 400, "invalid_request")
-    found = Recoverable.model_validate(http.client.get("/api/v1/recoverable").json())
+    found = exact(RecoverableTopics, http.client.get("/api/v1/recoverable").json())
     assert (found.lost, found.recoverable) == ([], [])
 
 
 def test_what_is_not_durable_yet_cannot_be_waited_for(cloudy: Running) -> None:
     cloudy.publish("shop/orders", "a", "b")
     refused = error_of(cloudy.client.post(f"{TOPIC}/flush", json={"target": 3}), 400, "invalid_request")
-    assert "ends at 2" in refused["message"]
+    assert "the durable end 2" in refused["message"]
     assert cloudy.client.post(f"{TOPIC}/flush", json={"target": 2}).json()["done"]
 
 

@@ -11,13 +11,14 @@ import httpx
 import pyarrow as pa
 import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 from tests.integration.http.test_subscriptions import PATH, TOPIC, described, put
 from tests.integration.http.test_waiting import until
 
 from icestream.model.messages import message_batch
 from icestream.server.http import connection as connection_module
 from icestream.server.http import events as events_module
-from icestream.server.http.models import DeliveredMessage, ReadMessage
+from icestream.server.http.models import DeliveredMessage, JsonMessage
 
 EVENTS = f"{PATH}/events"
 
@@ -72,7 +73,7 @@ class TestFollowing:
             (new,) = take(events, 1)
         assert [event["id"] for event in [*old, new]] == ["0", "1", "2"]
         assert payloads([*old, new]) == ["a", "b", "c\nd\u2028"]
-        ReadMessage.model_validate_json(new["data"])
+        exact(JsonMessage, new["data"])
 
     def test_begins_at_the_end_unless_told_otherwise(self, http: Running) -> None:
         http.publish("a/b", "old")
@@ -127,7 +128,7 @@ class TestOfASubscription:
             until(lambda: described(http)["floor_offset"] == 3)
             assert [found["name"] for found in described(http)["consumers"]] == ["page"]
         assert payloads(messages) == list("abc")
-        DeliveredMessage.model_validate_json(messages[0]["data"])
+        exact(DeliveredMessage, messages[0]["data"])
         until(lambda: not described(http)["consumers"])
         with listening(http, EVENTS) as events:
             take(events, 1)

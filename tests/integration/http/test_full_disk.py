@@ -17,7 +17,7 @@ def test_publishing_is_refused_while_the_disk_is_full_and_nothing_else_is(
         answer = http.client.post("/api/v1/topics/a/b/messages", json={"messages": [{"payload": "two"}]})
         error = error_of(answer, 507, "disk_full")
         assert error["retryable"] is True
-        assert error["details"] == {"free_bytes": 1_000_000, "min_free_bytes": 256_000_000}
+        assert error["details"] == {"free_bytes": 1_000_000, "min_free_bytes": 256 << 20}
         assert answer.headers["retry-after"] == "1"
         assert [message["payload"] for message in http.read("a/b")["messages"]] == ["one"]
         assert http.client.get("/readyz").status_code == 200  # it serves all but publishing

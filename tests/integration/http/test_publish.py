@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.integration.http.conftest import PATIENCE_SECONDS, OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 
 from icestream.model.offsets import StartPosition
-from icestream.server.http.models import Receipt
+from icestream.server.http.models import PublishReceipt
 from icestream.table import Tables, TableSpec
 
 PATH = "/api/v1/topics/a/b/messages"
@@ -20,7 +21,7 @@ PATH = "/api/v1/topics/a/b/messages"
 
 def test_messages_get_the_offsets_of_the_receipt(http: Running) -> None:
     assert http.publish("a/b", "one", "two")["base_offset"] == 0
-    receipt = Receipt.model_validate(http.publish("a/b", "three"))
+    receipt = exact(PublishReceipt, http.publish("a/b", "three"))
     assert (receipt.base_offset, receipt.count, receipt.duplicate) == (2, 1, False)
     assert [message["payload"] for message in http.read("a/b")["messages"]] == ["one", "two", "three"]
 
@@ -54,7 +55,7 @@ def test_every_level_of_acknowledgement_is_taken(http: Running, ack: str) -> Non
 
 def test_an_acknowledgement_of_the_table_names_its_snapshot(http: Running) -> None:
     topic = http.storage.topics.create("a/b")
-    assert Receipt.model_validate(http.publish("a/b", "one")).snapshot_id is None
+    assert exact(PublishReceipt, http.publish("a/b", "one")).snapshot_id is None
     record = topic.record
     with ThreadPoolExecutor(1) as threads:
         publishing = threads.submit(http.publish, "a/b", "two", ack="table")
@@ -66,7 +67,7 @@ def test_an_acknowledgement_of_the_table_names_its_snapshot(http: Running) -> No
         snapshot_id = table.commit(files, start=0, end=2, epoch=record.epoch).snapshot_id
         tables.close()
         http.storage.table_watch.hint(topic.name)
-        receipt = Receipt.model_validate(publishing.result())
+        receipt = exact(PublishReceipt, publishing.result())
     assert (receipt.base_offset, receipt.snapshot_id) == (1, snapshot_id)
 
 

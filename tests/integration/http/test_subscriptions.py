@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 
-from icestream.server.http.models import Stats, Subscription, Subscriptions
+from icestream.protocol.subscribe import SubscriptionDescription, SubscriptionList
+from icestream.server.http.models import HttpStats
 
 TOPIC = "/api/v1/topics/a/b"
 PATH = f"{TOPIC}/subscriptions/s"
@@ -16,7 +18,7 @@ def put(http: Running, path: str = PATH, status: int = 201, **body: Any) -> dict
     answer = http.client.put(path, json=body)
     assert answer.status_code == status, answer.text
     described: dict[str, Any] = answer.json()
-    Subscription.model_validate_json(answer.content)
+    exact(SubscriptionDescription, answer.content)
     return described
 
 
@@ -35,7 +37,7 @@ def test_a_subscription_from_put_to_delete(http: Running) -> None:
     assert made["options"] == {"type": "shared", "ack_timeout_ms": 5000, "nack_delay_ms": 1000}
     now = described(http)
     assert now == {**made, "lag_seconds": now["lag_seconds"]}
-    listed = Subscriptions.model_validate_json(http.client.get(f"{TOPIC}/subscriptions").content)
+    listed = exact(SubscriptionList, http.client.get(f"{TOPIC}/subscriptions").content)
     assert [found.subscription for found in listed.subscriptions] == ["s"]
     assert http.client.delete(PATH).status_code == 204
     error_of(http.client.get(PATH), 404, "subscription_not_found")
@@ -144,14 +146,14 @@ def test_figures_of_topics_have_those_of_their_subscriptions(http: Running) -> N
     for number in range(3):
         put(http, f"{TOPIC}/subscriptions/s{number}", start=number)
     put(http, "/api/v1/topics/a/c/subscriptions/other")
-    stats = Stats.model_validate_json(http.client.get("/api/v1/stats", params={"topic": "a/b"}).content)
+    stats = exact(HttpStats, http.client.get("/api/v1/stats", params={"topic": "a/b"}).content)
     assert [(found.subscription, found.lag_messages) for found in stats.subscriptions] == [
         ("s0", 3),
         ("s1", 2),
         ("s2", 1),
     ]
     assert all(found.lag_bytes > 0 for found in stats.subscriptions)
-    everything = Stats.model_validate_json(http.client.get("/api/v1/stats").content)
+    everything = exact(HttpStats, http.client.get("/api/v1/stats").content)
     assert {found.subscription for found in everything.subscriptions} == {"s0", "s1", "s2", "other"}
 
 

@@ -8,12 +8,13 @@ import httpx
 import pyarrow as pa
 import pytest
 from tests.integration.http.conftest import PATIENCE_SECONDS, OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 from tests.integration.http.test_subscriptions import PATH, TOPIC, described, put
 from tests.integration.http.test_waiting import until
 
 from icestream.model.messages import message_batch
 from icestream.server.http.consumers import Consumers
-from icestream.server.http.models import Received
+from icestream.server.http.models import ReceivedMessages
 
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
 LONG_MS = 60_000
@@ -22,7 +23,7 @@ LONG_MS = 60_000
 def receive(http: Running, path: str = PATH, **body: Any) -> tuple[str, list[dict[str, Any]]]:
     answer = http.client.post(f"{path}/receive", json=body)
     assert answer.status_code == 200, answer.text
-    Received.model_validate_json(answer.content)
+    exact(ReceivedMessages, answer.content)
     found = answer.json()
     return found["consumer"], found["messages"]
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 
 from icestream.model.messages import encode_schema
-from icestream.server.http.models import Topic, Topics
+from icestream.protocol.admin import TopicDescription
+from icestream.server.http.models import TopicPage
 
 TOPICS = "/api/v1/topics"
 
@@ -16,7 +18,7 @@ def test_a_created_topic_is_described_with_its_place(http: Running) -> None:
     answer = http.client.post(TOPICS, json={"topic": "shop/orders", "ack": "memory", "retention_minutes": 5})
     assert answer.status_code == 201
     assert answer.headers["location"] == "/api/v1/topics/shop/orders"
-    topic = Topic.model_validate(answer.json())
+    topic = exact(TopicDescription, answer.json())
     assert (topic.topic, topic.ack, topic.retention_minutes, topic.durable_end) == ("shop/orders", "memory", 5, 0)
     assert http.client.get(answer.headers["location"]).json() == answer.json()
 
@@ -61,13 +63,13 @@ def test_topics_are_listed_by_name_in_pages(http: Running) -> None:
         http.client.post(TOPICS, json={"topic": name})
     found, after = [], ""
     while True:
-        page = Topics.model_validate(http.client.get(TOPICS, params={"limit": 2, "after": after}).json())
+        page = exact(TopicPage, http.client.get(TOPICS, params={"limit": 2, "after": after}).json())
         found += [topic.topic for topic in page.topics]
         if page.next_after is None:
             break
         after = page.next_after
     assert found == ["a/x", "a/y", "a/z", "b/x"]
-    matching = Topics.model_validate(http.client.get(TOPICS, params={"prefix": "a/"}).json())
+    matching = exact(TopicPage, http.client.get(TOPICS, params={"prefix": "a/"}).json())
     assert [topic.topic for topic in matching.topics] == ["a/x", "a/y", "a/z"]
 
 

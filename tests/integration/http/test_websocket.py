@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.integration.http.conftest import OpenDoor, Running, error_of
+from tests.integration.http.exact import exact
 from tests.integration.http.test_subscriptions import PATH, TOPIC, described, put
 from tests.integration.http.test_waiting import until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -67,7 +68,7 @@ def test_messages_come_and_are_acknowledged(http: Running) -> None:
         assert (hello["topic"], hello["subscription"], hello["credit"]) == ("a/b", "s", 1000)
         found = messages(client, 3)
         assert payloads(found) == list("abc")
-        DeliveredMessage.model_validate(found[0])
+        exact(DeliveredMessage, found[0])
         assert [consumer["name"] for consumer in described(http)["consumers"]] == ["page"]
         say(client, ack=[0, 2])
         until(lambda: described(http)["acknowledged_ranges"] == 1)

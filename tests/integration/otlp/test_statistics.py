@@ -16,7 +16,7 @@ from icestream.client import Client
 from icestream.config import AuthSettings, ServerSettings, Settings, TelemetrySettings
 from icestream.model.callers import EVERYTHING, Caller
 from icestream.model.errors import PermissionDeniedError, TopicNotFoundError
-from icestream.server.tenant_figures import OTHER_TENANT, TenantFigures
+from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.telemetry import Signal
 
 both_doors = pytest.mark.parametrize("door", ["grpc", "http"])
@@ -41,13 +41,13 @@ def test_accepted_and_refused_requests_are_counted(open_doors: OpenDoors, door: 
     assert not doors.send(door, Signal.LOGS, body).ok
     assert not doors.send(door, Signal.LOGS, body, **acme, x_tenant_id="globex").ok
     found = figures(doors).one(EVERYTHING, "acme", operation="test")
-    logs, traces = found["received"]["logs"], found["received"]["traces"]
-    assert (logs["requests"], logs["rows"], logs["bytes"]) == (2, 6, 2 * len(body))
-    assert logs["refused"] == {"invalid_message": 1}
-    assert (traces["requests"], traces["rows"]) == (1, 7)
-    assert found["topics"] == 2
-    other = figures(doors).one(EVERYTHING, OTHER_TENANT, operation="test")["received"]["logs"]
-    assert other["refused"] == {"unauthenticated": 1, "tenant_refused": 1}
+    logs, traces = found.received["logs"], found.received["traces"]
+    assert (logs.requests, logs.rows, logs.bytes) == (2, 6, 2 * len(body))
+    assert logs.refused == {"invalid_message": 1}
+    assert (traces.requests, traces.rows) == (1, 7)
+    assert found.topics == 2
+    other = figures(doors).one(EVERYTHING, OTHER_TENANT, operation="test").received["logs"]
+    assert other.refused == {"unauthenticated": 1, "tenant_refused": 1}
     text = doors.metrics.render()[0].decode()
     assert 'icestream_tenant_received_rows_total{signal="logs",tenant="acme"} 6.0' in text
     assert 'icestream_tenant_refused_requests_total{code="invalid_message",signal="logs",tenant="acme"} 1.0' in text
@@ -62,10 +62,10 @@ def test_a_request_of_many_tenants_counts_for_each(open_doors: OpenDoors, door: 
     made.MergeFrom(request(Signal.LOGS, 4, **{"tenant.id": "stranger"}))
     body = made.SerializeToString()
     assert doors.send(door, Signal.LOGS, body).ok
-    found = {one["tenant"]: one["received"]["logs"] for one in figures(doors).all()}
-    assert {tenant: counts["rows"] for tenant, counts in found.items()} == {"acme": 2, "globex": 6, OTHER_TENANT: 0}
-    assert found["globex"]["bytes"] == len(body) // 2
-    assert found[OTHER_TENANT]["rejected_rows"] == 4
+    found = {one.tenant: one.received["logs"] for one in figures(doors).all()}
+    assert {tenant: counts.rows for tenant, counts in found.items()} == {"acme": 2, "globex": 6, OTHER_TENANT: 0}
+    assert found["globex"].bytes == len(body) // 2
+    assert found[OTHER_TENANT].rejected_rows == 4
 
 
 def test_series_are_bounded_and_the_rest_is_one(open_doors: OpenDoors) -> None:
@@ -86,7 +86,7 @@ def test_what_is_nobodys_own_is_no_namespaces(open_doors: OpenDoors) -> None:
     doors = open_doors(auth=AuthSettings(tokens=TOKENS))
     doors.storage.topics.create("_other/events")
     assert not doors.send("http", Signal.LOGS, serialized(Signal.LOGS)).ok
-    assert {one["tenant"]: (one["topics"], list(one["received"])) for one in figures(doors).all()} == {
+    assert {one.tenant: (one.topics, list(one.received)) for one in figures(doors).all()} == {
         "_other": (1, []),
         OTHER_TENANT: (0, ["logs"]),
     }
@@ -97,10 +97,10 @@ def test_a_tenants_token_sees_that_tenant_alone(open_doors: OpenDoors) -> None:
     for tenant in ("acme", "globex"):
         assert doors.send("http", Signal.LOGS, serialized(Signal.LOGS), x_tenant_id=tenant).ok
     tenants = figures(doors)
-    assert [one["tenant"] for one in tenants.page(Caller("acme"), "", 10)["tenants"]] == ["acme"]
+    assert [one.tenant for one in tenants.page(Caller("acme"), "", 10).tenants] == ["acme"]
     page = tenants.page(EVERYTHING, "", 1)
-    assert ([one["tenant"] for one in page["tenants"]], page["next_after"]) == (["acme"], "acme")
-    assert [one["tenant"] for one in tenants.page(EVERYTHING, "acme", 1)["tenants"]] == ["globex"]
+    assert ([one.tenant for one in page.tenants], page.next_after) == (["acme"], "acme")
+    assert [one.tenant for one in tenants.page(EVERYTHING, "acme", 1).tenants] == ["globex"]
     with pytest.raises(PermissionDeniedError):
         tenants.one(Caller("acme"), "globex", operation="test")
     with pytest.raises(TopicNotFoundError):
@@ -120,7 +120,7 @@ def test_every_way_to_ask(tmp_path: Path) -> None:
         assert sent.status_code == 200
         address = f"{broker.doors['http']}/api/v1/tenants"
         listed = http.get(address, headers=all_of_it).json()
-        assert [one["tenant"] for one in listed["tenants"]] == ["acme"]
+        assert [one.tenant for one in listed.tenants] == ["acme"]
         own = http.get(f"{address}/acme", headers=acme).json()
         assert own["received"]["logs"]["rows"] == 5
         assert (own["topics"], own["pipeline"]["messages"]) == (1, 0)

@@ -12,6 +12,7 @@ from icestream.model.callers import EVERYTHING
 from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import encode_schema
 from icestream.model.offsets import OffsetRanges, StartPosition
+from icestream.protocol.read import ReadTicket
 from icestream.server.flight.read_stream import ReadStream
 from icestream.server.metrics import BrokerMetrics
 from icestream.table import Tables
@@ -245,7 +246,7 @@ def test_what_a_repair_gave_up_is_passed_over_in_the_table_too(stage: Stage) -> 
             found += part
     assert found == [message for message in messages[:pruned] if message[0] not in lost]
     reader.close()
-    ticket = json.dumps({"topic": TOPIC, "start": 0, "end": pruned}).encode()
+    ticket = ReadTicket(topic=TOPIC, start=0, end=pruned)
     chunks = list(ReadStream(stage.storage, ticket, EVERYTHING, lambda: False).chunks(BrokerMetrics(stage.storage)))
     losses = [json.loads(chunk[1].to_pybytes())["lost"] for chunk in chunks if isinstance(chunk, tuple)]
     assert losses == [1, 2, 1]

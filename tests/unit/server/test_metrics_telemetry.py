@@ -1,9 +1,9 @@
 """Counters of tenants never fall, whoever goes."""
 
-from typing import Any
-
+from icestream.protocol.admin import TenantStats
+from icestream.protocol.pipeline import WriteFigures
 from icestream.server.metrics import TenantCollector
-from icestream.server.tenant_figures import OTHER_TENANT, TenantFigures
+from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 
 
 class Told(TenantFigures):
@@ -12,15 +12,19 @@ class Told(TenantFigures):
     def __init__(self) -> None:
         self.messages: dict[str, int] = {}
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[TenantStats]:
         return [
-            {
-                "tenant": tenant,
-                "received": {},
-                "pipeline": {"messages": messages, "bytes": 8 * messages, "commits": 1, "failures": 0},
-                "table_lag_messages": 0,
-                "table_lag_seconds": 0.0,
-            }
+            TenantStats(
+                tenant=tenant,
+                topics=1,
+                received={},
+                pipeline=WriteFigures(messages=messages, bytes=8 * messages, commits=1),
+                failing_topics=0,
+                quarantined=0,
+                table_lag_messages=0,
+                table_lag_bytes=0,
+                table_lag_seconds=0.0,
+            )
             for tenant, messages in self.messages.items()
         ]
 

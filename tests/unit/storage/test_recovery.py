@@ -26,12 +26,12 @@ from icestream.model.errors import (
     TopicNotFoundError,
 )
 from icestream.model.messages import message_batch
+from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage
 from icestream.storage.cloud.discovery import FoundObject, in_order
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.lost_topics import LostTopics
-from icestream.storage.record import TopicRecord
 from icestream.wal import LocalFiles
 
 
@@ -96,7 +96,7 @@ def test_a_record_of_an_earlier_version_says_nothing_about_its_log(tmp_path: Pat
         store.topics.create(TOPIC)
         publish(store, 1)
     with open_metadata_store(sqlite_path=tmp_path / "metadata.db") as metadata:
-        entry = metadata.get(keys.topic(TopicRecord("default/events", "", 0).name))
+        entry = metadata.get(keys.topic(TopicName.parse("default/events")))
         assert entry is not None
         metadata.put(entry.key, as_of_an_earlier_version(entry.value))
     shutil.rmtree(tmp_path / "wal")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.storage.shelf import MINUTE_US, Shelf
 
@@ -42,7 +43,7 @@ def filled(storage: IcebergStorage, name: str = "a/b", **limits: Any) -> Topic:
 
 def uploaded(topic: Topic, *ends: int, storage_kind: StorageKind = StorageKind.TABLE, uploads: bool = True) -> Shelf:
     """Give a topic objects up to these offsets."""
-    topic.use(replace(topic.record, storage=storage_kind.value))
+    topic.use(msgspec.structs.replace(topic.record, storage=storage_kind))
     shelf = Shelf(topic.name, topic.record.stream_id, uploads=uploads)
     for end in ends:
         shelf.add(end, time_us=end * MINUTE_US)
@@ -251,7 +252,7 @@ def test_objects_of_a_log_topic_go_by_its_own_limits_alone(storage: IcebergStora
     topic = filled(storage)
     shelf = uploaded(topic, 3, 6, 9, storage_kind=StorageKind.LOG)
     assert prune_objects([topic], CLOUD_OLD, FAR_US) == 0
-    topic.use(replace(topic.record, retention_minutes=5))
+    topic.use(msgspec.structs.replace(topic.record, retention_minutes=5))
     assert prune_objects([topic], CLOUD_OLD, (3 + 5) * MINUTE_US) == 0
     assert prune_objects([topic], CLOUD_OLD, (3 + 5) * MINUTE_US + 1) == 1
     assert shelf.ranges == [(3, 6), (6, 9)]

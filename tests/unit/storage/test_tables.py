@@ -296,4 +296,4 @@ def test_a_topic_that_could_not_have_its_table_is_refused(storage: IcebergStorag
         with pytest.raises(InvalidRequestError):
             storage.topics.create("a/b", partition_by=partition_by)
     made = storage.topics.create("a/b", partition_by=("day(publish_time)",), sort_by=("key",))
-    assert made.describe()["partition_by"] == ["day(publish_time)"]
+    assert made.describe().partition_by == ("day(publish_time)",)

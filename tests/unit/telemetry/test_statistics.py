@@ -6,7 +6,7 @@ import pytest
 
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import check_part
-from icestream.server.tenant_figures import OTHER_TENANT
+from icestream.storage.tenant_figures import OTHER_TENANT
 from icestream.telemetry import Signal
 from icestream.telemetry.tenants import OTHER, TenantStatistics
 

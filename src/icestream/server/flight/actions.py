@@ -1,251 +1,38 @@
-"""The administrative actions of the native door: a JSON object in, a JSON object out."""
+"""The administrative actions of the Flight door: a request struct in, a response struct out (docs/protocol.md)."""
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from uuid import uuid4
+
+import msgspec
 
 from icestream.model.callers import Caller
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
-from icestream.server.access import ACTIONS, Access, topics_of
-from icestream.server.cloud_requests import (
-    MAX_OBJECTS,
-    MAX_WAIT_SECONDS,
-    cloud_objects,
-    flush_topic,
-    recover_topic,
-    recoverable_topics,
-)
-from icestream.server.requests import parse_object, take
-from icestream.server.subscription_requests import NAMING, OPENING, all_figures, description, named, open_subscription
-from icestream.server.tenant_figures import MAX_TENANTS, TenantFigures
+from icestream.protocol import admin, pipeline, subscribe
+from icestream.protocol.parsing import given, parse
+from icestream.server.access import ACTIONS, Access, open_subscription, subscription_stats, topics_of
 from icestream.storage import IcebergStorage
-from icestream.storage.pipeline_figures import PASS_FIELDS, SUMMED, TOPIC_FIELDS, PipelineFigures
-from icestream.storage.record import CHANGEABLE, topic_schema
+from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
+from icestream.storage.pipeline_figures import PipelineFigures
+from icestream.storage.record import topic_schema
 from icestream.storage.stats import topic_stats
+from icestream.storage.tenant_figures import TenantFigures
+from icestream.subscription import describe
 from icestream.wal import check_offset, split_range
 
-# --------------------
-# The native door's actions for topics in the cloud: ship now, recover, list objects.
-
-
-Fields: TypeAlias = dict[str, Any]
-CloudHandler: TypeAlias = tuple[Callable[[Fields], Fields], frozenset[str], str]
-
-
-class CloudActions:
-    def __init__(self, storage: IcebergStorage) -> None:
-        self._storage = storage
-
-    def handlers(self) -> dict[str, CloudHandler]:
-        """Each action's handler, the fields it takes and what it is for."""
-        return {
-            "flush_topic": (
-                self._flush,
-                frozenset({"topic", "target", "wait_ms"}),
-                "Ship what is durable to the cloud now",
-            ),
-            "recover_topic": (
-                self._recover,
-                frozenset({"topic"}),
-                "Make a topic live again from the cloud and its table",
-            ),
-            "recoverable_topics": (
-                self._recoverable,
-                frozenset(),
-                "Topics whose log is lost, or that only the cloud knows",
-            ),
-            "cloud_objects": (
-                self._objects,
-                frozenset({"topic", "after", "limit"}),
-                "A topic's objects in the cloud",
-            ),
-        }
-
-    def _flush(self, fields: Fields) -> Fields:
-        operation = "flush_topic"
-        wait_ms = take(fields, "wait_ms", int, operation=operation, default=0)
-        seconds = min(max(0, wait_ms) / 1000, MAX_WAIT_SECONDS)
-        target = take(fields, "target", int, operation=operation)
-        return flush_topic(self._storage, _topic(fields, operation), seconds, target)._asdict()
-
-    def _recover(self, fields: Fields) -> Fields:
-        return recover_topic(self._storage, _topic(fields, "recover_topic"))
-
-    def _recoverable(self, _: Fields) -> Fields:
-        return dict(recoverable_topics(self._storage))
-
-    def _objects(self, fields: Fields) -> Fields:
-        operation = "cloud_objects"
-        after = take(fields, "after", int, operation=operation, default=-1)
-        limit = take(fields, "limit", int, operation=operation, default=MAX_OBJECTS)
-        if not 1 <= limit <= MAX_OBJECTS:
-            raise InvalidRequestError(f"limit is 1 to {MAX_OBJECTS}, not {limit}", operation=operation)
-        return cloud_objects(self._storage, _topic(fields, operation), after, limit)
-
-
-def _topic(fields: Fields, operation: str) -> TopicName:
-    return TopicName.parse(take(fields, "topic", str, operation=operation, required=True))
-
-
-# --------------------
-# The native door's actions for the pipeline: what waits, how to share it out, and what has become of it.
-
-
-Handler: TypeAlias = tuple[Callable[[Fields], Fields], frozenset[str], str]
-_MAX_PIECES = 10_000
-
-
-class PipelineActions:
-    def __init__(self, storage: IcebergStorage, figures: PipelineFigures) -> None:
-        self._storage = storage
-        self._backlog = storage.backlog
-        self.figures = figures
-
-    def handlers(self) -> dict[str, Handler]:
-        """Each action's handler, the fields it takes and what it is for."""
-        return {
-            "backlog": (
-                self._ask_backlog,
-                frozenset({"topics", "mark", "wait_ms"}),
-                "What topics hold for the pipeline",
-            ),
-            "cut_range": (
-                self._cut_range,
-                frozenset({"topic", "start", "end", "piece_bytes", "max_pieces"}),
-                "A range of a topic in pieces of about equal bytes",
-            ),
-            "committed": (
-                self._committed,
-                frozenset({"topic", "stream_id", "committed_offset", "snapshot_id"}),
-                "A hint that messages have reached a topic's table",
-            ),
-            "pipeline_report": (
-                self._report,
-                frozenset({"pass", "topics"}),
-                "Figures and failures of the pipeline",
-            ),
-        }
-
-    def stats(self, topic: TopicName | None, caller: Caller) -> Fields:
-        """Of topics that the caller may see; sums, which are over all of them, for who may see all."""
-        topics = self.figures.topics(topic)
-        if caller.may_do_everything:
-            return {**self.figures.sums(), "topics": topics}
-        return {
-            "topics": {name: found for name, found in topics.items() if caller.may(TopicName.parse(name).namespace)}
-        }
-
-    def _ask_backlog(self, fields: Fields) -> Fields:
-        wait_ms = take(fields, "wait_ms", int, operation="backlog", default=0)
-        return self._backlog.ask(
-            take(fields, "topics", str, operation="backlog", default="*"),
-            mark=take(fields, "mark", str, operation="backlog"),
-            wait_seconds=max(0, wait_ms) / 1000,
-        )
-
-    def _cut_range(self, fields: Fields) -> Fields:
-        operation = "cut_range"
-        log = self._storage.topic(_topic(fields, operation)).log
-        start = take(fields, "start", int, operation=operation, required=True)
-        end = take(fields, "end", int, operation=operation, required=True)
-        check_offset(log, start)
-        check_offset(log, end)
-        piece_bytes = take(fields, "piece_bytes", int, operation=operation, required=True)
-        max_pieces = take(fields, "max_pieces", int, operation=operation, default=_MAX_PIECES)
-        if piece_bytes < 1 or not 1 <= max_pieces <= _MAX_PIECES:
-            raise InvalidRequestError(f"piece_bytes is 1 or more, max_pieces 1 to {_MAX_PIECES}", operation=operation)
-        return {"ends": split_range(log, start, end, range_bytes=piece_bytes, max_ranges=max_pieces)}
-
-    def _committed(self, fields: Fields) -> Fields:
-        operation = "committed"
-        topic = self._storage.topic(_topic(fields, operation))
-        stream_id = take(fields, "stream_id", str, operation=operation, required=True)
-        take(fields, "committed_offset", int, operation=operation, required=True)
-        take(fields, "snapshot_id", int, operation=operation)
-        if stream_id == topic.record.stream_id:
-            self._storage.table_watch.hint(topic.name)
-        return {}
-
-    def _report(self, fields: Fields) -> Fields:
-        operation = "pipeline_report"
-        passed = take(fields, "pass", dict, operation=operation, default={})
-        topics = take(fields, "topics", list, operation=operation, default=[])
-        _check_report(passed, PASS_FIELDS)
-        for figures in topics:
-            _check_report(figures, TOPIC_FIELDS)
-            _topic(figures, operation)
-        self.figures.report(passed, topics)
-        return {}
-
-
-def _check_report(figures: Any, allowed: frozenset[str]) -> None:
-    """Refuse what could not be added up, or shown."""
-    operation = "pipeline_report"
-    if not isinstance(figures, dict) or figures.keys() - allowed:
-        raise InvalidRequestError(f"a report is an object with {', '.join(sorted(allowed))}", operation=operation)
-    for name, value in figures.items():
-        kind = str if name in ("topic", "error") else (int, float)
-        missing = value is None and name not in SUMMED
-        if not missing and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise InvalidRequestError(f"{name} must not be {value!r:.80}", operation=operation)
-
-
-# --------------------
-# The native door's actions for subscriptions: make, list, describe, move, delete.
-
-
-SubscriptionHandler: TypeAlias = tuple[Callable[..., Fields], frozenset[str], str]
-
-
-class SubscriptionActions:
-    def __init__(self, storage: IcebergStorage) -> None:
-        self._storage = storage
-
-    def handlers(self) -> dict[str, SubscriptionHandler]:
-        """Each action's handler, the fields it takes and what it is for."""
-        return {
-            "list_subscriptions": (self._list, frozenset({"topic"}), "The subscriptions of a topic, or all"),
-            "create_subscription": (self._create, OPENING, "Make a subscription, or change its options"),
-            "describe_subscription": (self._describe, NAMING, "One subscription's progress, lag and consumers"),
-            "seek_subscription": (self._seek, NAMING | {"position"}, "Move a subscription, back or forth"),
-            "delete_subscription": (self._delete, NAMING, "Delete a subscription and its progress"),
-        }
-
-    def _list(self, fields: Fields, caller: Caller) -> Fields:
-        topic = take(fields, "topic", str, operation="list_subscriptions")
-        if topic is not None:
-            self._storage.topic(topic)  # says so if there is none
-        found = [one for one in self._storage.subscriptions.find(topic) if caller.may(one.topic.namespace)]
-        return {"subscriptions": [description(subscription) for subscription in found]}
-
-    def _create(self, fields: Fields, caller: Caller) -> Fields:
-        return description(open_subscription(self._storage, fields, caller, "create_subscription"))
-
-    def _describe(self, fields: Fields) -> Fields:
-        return description(self._storage.subscriptions.get(*named(fields, "describe_subscription")))
-
-    def _seek(self, fields: Fields) -> Fields:
-        topic, name = named(fields, "seek_subscription")
-        position = StartPosition.from_json(fields.get("position"))
-        return {"offset": self._storage.subscriptions.seek(topic, name, position)}
-
-    def _delete(self, fields: Fields) -> Fields:
-        self._storage.subscriptions.delete(*named(fields, "delete_subscription"))
-        return {}
-
-
 _MAX_WAIT_SECONDS = 10.0
+_NOTHING: dict[str, Any] = {}
+_encode = msgspec.json.Encoder().encode
 
 
 class _Action(NamedTuple):
-    run: Callable[..., Fields]
-    """Takes the request's fields, and who calls where `Access.OWN` is needed."""
-    fields: frozenset[str]
-    text: str
+    request: Any
+    run: Callable[..., Any]
+    """Takes the request, and the caller if `Access.OWN` is needed. Returns what is sent as JSON."""
+    description: str
 
 
 class Actions:
@@ -256,150 +43,266 @@ class Actions:
         self._tenants = tenants or TenantFigures(storage, figures)
         self._version = version
         self._broker_id = str(uuid4())
-        self.pipeline = PipelineActions(storage, figures)
-        topic = frozenset({"topic"})
+        self._backlog = storage.backlog
+        self._figures = figures
+        named = subscribe.NamedSubscription
         self._actions = {
-            "create_topic": _Action(
-                self._create_topic,
-                CHANGEABLE | {"topic", "partition_by", "sort_by", "storage", "if_not_exists"},
-                "Make a topic",
-            ),
-            "list_topics": _Action(self._list_topics, frozenset({"prefix"}), "The topics' descriptions"),
-            "describe_topic": _Action(self._describe_topic, topic, "One topic's description"),
-            "update_topic": _Action(self._update_topic, CHANGEABLE | topic, "Change a topic"),
+            "create_topic": _Action(admin.CreateTopic, self._create_topic, "Create a topic"),
+            "list_topics": _Action(admin.ListTopics, self._list_topics, "Describe all topics"),
+            "describe_topic": _Action(admin.NamedTopic, self._describe_topic, "Describe one topic"),
+            "update_topic": _Action(admin.UpdateTopicAction, self._update_topic, "Change a topic"),
             "delete_topic": _Action(
-                self._delete_topic, topic | {"keep_table"}, "Delete a topic, its messages and its table"
+                admin.DeleteTopic, self._delete_topic, "Delete a topic, its messages and its table"
             ),
             "wait_committed": _Action(
-                self._wait_committed, topic | {"offset", "wait_ms", "hurry"}, "Wait until a message is in the table"
+                admin.WaitCommitted, self._wait_committed, "Wait until a message is in the table"
             ),
-            "open_producer": _Action(
-                self._open_producer, frozenset({"topic", "producer", "schema", "session"}), "Where a producer goes on"
+            "open_producer": _Action(admin.OpenProducer, self._open_producer, "Ask where a producer continues"),
+            "stats": _Action(admin.StatsRequest, self._stats, "Figures of topics and broker"),
+            "tenant_stats": _Action(admin.TenantRequest, self._tenant_stats, "Figures of tenants"),
+            "ping": _Action(admin.NoFields, self._ping, "The broker's version"),
+            "backlog": _Action(pipeline.BacklogRequest, self._ask_backlog, "What topics hold for the pipeline"),
+            "cut_range": _Action(pipeline.CutRange, self._cut_range, "Cut a range into slices of about equal bytes"),
+            "committed": _Action(
+                pipeline.CommittedHint, self._committed, "Hint that messages have reached a topic's table"
             ),
-            "stats": _Action(self._stats, topic, "Figures of topics and broker"),
-            "tenant_stats": _Action(self._tenant_stats, frozenset({"tenant", "after", "limit"}), "Figures of tenants"),
-            "ping": _Action(self._ping, frozenset(), "The broker's version"),
-            **{name: _Action(*handler) for name, handler in self.pipeline.handlers().items()},
-            **{name: _Action(*handler) for name, handler in SubscriptionActions(storage).handlers().items()},
-            **{name: _Action(*handler) for name, handler in CloudActions(storage).handlers().items()},
+            "pipeline_report": _Action(
+                pipeline.PipelineReport, self._report, "Report figures and failures of the pipeline"
+            ),
+            "list_subscriptions": _Action(
+                subscribe.ListSubscriptions, self._list_subscriptions, "Describe a topic's subscriptions, or all"
+            ),
+            "create_subscription": _Action(
+                subscribe.OpenSubscription, self._create_subscription, "Create a subscription, or change its options"
+            ),
+            "describe_subscription": _Action(
+                named, self._describe_subscription, "Describe one subscription: progress, lag and consumers"
+            ),
+            "seek_subscription": _Action(
+                subscribe.SeekSubscription, self._seek_subscription, "Move a subscription, back or forth"
+            ),
+            "delete_subscription": _Action(named, self._delete_subscription, "Delete a subscription and its progress"),
+            "flush_topic": _Action(admin.FlushTopic, self._flush_topic, "Upload what is durable to the cloud now"),
+            "recover_topic": _Action(
+                admin.NamedTopic, self._recover_topic, "Make a topic live again from the cloud and its table"
+            ),
+            "recoverable_topics": _Action(
+                admin.NoFields, self._recoverable_topics, "List topics whose log is lost, or that only the cloud has"
+            ),
+            "cloud_objects": _Action(
+                admin.ListCloudObjects, self._cloud_objects, "List a topic's objects in the cloud"
+            ),
         }
 
     def descriptions(self) -> list[tuple[str, str]]:
-        return [(name, action.text) for name, action in self._actions.items()]
+        return [(name, action.description) for name, action in self._actions.items()]
 
-    def run(self, name: str, body: bytes, caller: Caller) -> Fields:
+    def run(self, name: str, body: bytes, caller: Caller) -> bytes:
+        """Check who calls, run an action and return its response."""
         action = self._actions.get(name)
         if action is None:
             raise InvalidRequestError(f"there is no action {name!r:.80}", remedy=f"use {', '.join(self._actions)}")
         access = ACTIONS.get(name, Access.EVERYTHING)
         if access is Access.EVERYTHING:
             caller.check_everything(operation=name)
-        fields = parse_object(body, operation=name, allowed=action.fields)
-        topic = take(fields, "topic", str, operation=name, required=access is Access.TOPIC)
+        request = parse(body, action.request, operation=name)
+        topic = getattr(request, "topic", None)
         if topic is not None:
             caller.check_topic(topic, operation=name)
-        return action.run(fields, caller) if access is Access.OWN else action.run(fields)
+        return _encode(action.run(request, caller) if access is Access.OWN else action.run(request))
 
-    def _create_topic(self, fields: Fields) -> Fields:
-        schema = take(fields, "schema", str, operation="create_topic")
-        topic = self._storage.topics.create(
-            _topic_name(fields),
-            ack=take(fields, "ack", str, operation="create_topic", default=self._storage.settings.topics.default_ack),
-            schema=topic_schema(schema) if schema is not None else None,
-            retention_minutes=fields.get("retention_minutes"),
-            retention_mb=fields.get("retention_mb"),
-            partition_by=_texts(fields, "partition_by"),
-            sort_by=_texts(fields, "sort_by"),
-            storage=take(fields, "storage", str, operation="create_topic"),
-            if_not_exists=take(fields, "if_not_exists", bool, operation="create_topic", default=False),
-        )
-        return topic.describe()
+    # Topics
 
-    def _list_topics(self, fields: Fields, caller: Caller) -> Fields:
-        prefix = take(fields, "prefix", str, operation="list_topics", default="")
-        return {"topics": [topic.describe(open_log=False) for topic in topics_of(self._storage, caller, prefix)]}
+    def _create_topic(self, request: admin.CreateTopic) -> admin.TopicDescription:
+        return create_topic(self._storage, request, if_not_exists=request.if_not_exists)
 
-    def _describe_topic(self, fields: Fields) -> Fields:
-        return self._storage.topic(_topic_name(fields)).describe()
+    def _list_topics(self, request: admin.ListTopics, caller: Caller) -> admin.TopicList:
+        topics = topics_of(self._storage, caller, request.prefix)
+        return admin.TopicList([topic.summarize() for topic in topics])
 
-    def _update_topic(self, fields: Fields) -> Fields:
-        changes = {name: fields[name] for name in CHANGEABLE & fields.keys()}
-        return self._storage.topics.update(_topic_name(fields), changes).describe()
+    def _describe_topic(self, request: admin.NamedTopic) -> admin.TopicDescription:
+        return self._storage.topic(request.topic).describe()
 
-    def _delete_topic(self, fields: Fields) -> Fields:
-        keep_table = take(fields, "keep_table", bool, operation="delete_topic", default=False)
-        self._storage.delete(_topic_name(fields), keep_table=keep_table)
-        return {}
+    def _update_topic(self, request: admin.ChangeTopic) -> admin.TopicDescription:
+        changes = given(request)
+        return self._storage.topics.update(changes.pop("topic"), changes).describe()
 
-    def _wait_committed(self, fields: Fields) -> Fields:
-        operation = "wait_committed"
-        topic = self._storage.topic(_topic_name(fields))
-        offset = take(fields, "offset", int, operation=operation, required=True)
-        wait_ms = take(fields, "wait_ms", int, operation=operation, default=0)
-        hurry = take(fields, "hurry", bool, operation=operation, default=True)
-        seconds = min(max(0, wait_ms) / 1000, _MAX_WAIT_SECONDS)
-        committed = self._storage.table_watch.wait(topic, offset + 1, seconds, hurry=hurry)
+    def _delete_topic(self, request: admin.DeleteTopic) -> dict[str, Any]:
+        self._storage.delete(request.topic, keep_table=request.keep_table)
+        return _NOTHING
+
+    def _wait_committed(self, request: admin.WaitCommitted) -> admin.CommitProgress:
+        topic = self._storage.topic(request.topic)
+        seconds = min(max(0, request.wait_ms) / 1000, _MAX_WAIT_SECONDS)
+        committed = self._storage.table_watch.wait(topic, request.offset + 1, seconds, hurry=request.hurry)
         if committed is None:
-            return {"committed": False, "committed_offset": topic.committed.offset}
-        return {"committed": True, "committed_offset": committed.offset, "snapshot_id": committed.snapshot_id}
-
-    def _open_producer(self, fields: Fields) -> Fields:
-        schema = take(fields, "schema", str, operation="open_producer")
-        producer = check_producer(take(fields, "producer", str, operation="open_producer", required=True))
-        session = take(fields, "session", int, operation="open_producer", default=0)
-        if session < 0:
-            raise InvalidRequestError(f"session is 0 or more, not {session}", operation="open_producer")
-        topic = self._storage.topic(
-            _topic_name(fields), create=True, schema=topic_schema(schema) if schema is not None else None
+            return admin.CommitProgress(committed=False, committed_offset=topic.committed.offset)
+        return admin.CommitProgress(
+            committed=True, committed_offset=committed.offset, snapshot_id=committed.snapshot_id
         )
-        log, server = topic.log, self._storage.settings.server
-        return {
-            "next_sequence": log.open_producer(producer, session) if session else log.next_sequence(producer),
-            "schema": encode_schema(topic.body_schema),
-            "max_message_bytes": server.max_message_bytes,
-            "max_batch_bytes": server.max_batch_bytes,
-        }
 
-    def _stats(self, fields: Fields, caller: Caller) -> Fields:
+    def _open_producer(self, request: admin.OpenProducer) -> admin.OpenedProducer:
+        producer = check_producer(request.producer)
+        schema = topic_schema(request.schema) if request.schema is not None else None
+        topic = self._storage.topic(request.topic, create=True, schema=schema)
+        log, server = topic.log, self._storage.settings.server
+        session = request.session
+        return admin.OpenedProducer(
+            next_sequence=log.open_producer(producer, session) if session else log.next_sequence(producer),
+            schema=encode_schema(topic.body_schema),
+            max_message_bytes=server.max_message_bytes,
+            max_batch_bytes=server.max_batch_bytes,
+        )
+
+    # Figures
+
+    def _stats(self, request: admin.StatsRequest, caller: Caller) -> dict[str, Any]:
         storage = self._storage
-        topic = _topic_name(fields) if fields.get("topic") is not None else None
+        topic = TopicName.parse(request.topic) if request.topic is not None else None
         visible = topics_of(storage, caller)
         shown = visible if topic is None else [storage.topics.get(topic)]
         return {
-            "topics": [asdict(topic_stats(found)) for found in shown],
-            "subscriptions": all_figures(storage, topic, caller),
-            "broker": {
-                "version": self._version,
-                "topics": len(visible),
-                "cache_bytes": storage.cache.nbytes,
-                "open_files": storage.files.open_count,
-                "in_flight_bytes": storage.budget.used_bytes,
-                "disk_free_bytes": storage.disk.free_bytes,
-                "disk_full": storage.disk.is_full,
-            },
-            "pipeline": self.pipeline.stats(topic, caller),
+            "topics": [topic_stats(found) for found in shown],
+            "subscriptions": subscription_stats(storage, topic, caller),
+            "broker": broker_stats(storage, self._version, len(visible)),
+            "pipeline": self._pipeline_stats(topic, caller),
         }
 
-    def _tenant_stats(self, fields: Fields, caller: Caller) -> Fields:
-        operation = "tenant_stats"
-        tenant = take(fields, "tenant", str, operation=operation)
-        if tenant is not None:
-            return {"tenants": [self._tenants.one(caller, tenant, operation=operation)], "next_after": None}
-        limit = take(fields, "limit", int, operation=operation, default=MAX_TENANTS)
-        if not 1 <= limit <= MAX_TENANTS:
-            raise InvalidRequestError(f"limit is 1 to {MAX_TENANTS}, not {limit}", operation=operation)
-        return self._tenants.page(caller, take(fields, "after", str, operation=operation, default=""), limit)
+    def _pipeline_stats(self, topic: TopicName | None, caller: Caller) -> dict[str, Any]:
+        """Return the reports on topics that the caller may see; the sums are for callers that may see all topics."""
+        topics = self._figures.topics(topic)
+        if caller.may_do_everything:
+            return {**self._figures.sums(), "topics": topics}
+        return {
+            "topics": {name: found for name, found in topics.items() if caller.may(TopicName.parse(name).namespace)}
+        }
 
-    def _ping(self, _: Fields) -> Fields:
-        return {"version": self._version, "broker_id": self._broker_id}
+    def _tenant_stats(self, request: admin.TenantRequest, caller: Caller) -> admin.TenantPage:
+        if request.tenant is not None:
+            found = self._tenants.one(caller, request.tenant, operation="tenant_stats")
+            return admin.TenantPage(tenants=[found], next_after=None)
+        return self._tenants.page(caller, request.after, request.limit)
+
+    def _ping(self, _: admin.NoFields) -> admin.BrokerVersion:
+        return admin.BrokerVersion(version=self._version, broker_id=self._broker_id)
+
+    # The pipeline
+
+    def _ask_backlog(self, request: pipeline.BacklogRequest) -> pipeline.BacklogResponse:
+        return self._backlog.ask(request.topics, mark=request.mark, wait_seconds=max(0, request.wait_ms) / 1000)
+
+    def _cut_range(self, request: pipeline.CutRange) -> pipeline.RangeEnds:
+        log = self._storage.topic(request.topic).log
+        check_offset(log, request.start)
+        check_offset(log, request.end)
+        return pipeline.RangeEnds(
+            split_range(log, request.start, request.end, range_bytes=request.piece_bytes, max_ranges=request.max_pieces)
+        )
+
+    def _committed(self, request: pipeline.CommittedHint) -> dict[str, Any]:
+        topic = self._storage.topic(request.topic)
+        if request.stream_id == topic.record.stream_id:
+            self._storage.table_watch.hint(topic.name)
+        return _NOTHING
+
+    def _report(self, request: pipeline.PipelineReport) -> dict[str, Any]:
+        for topic in request.topics:
+            TopicName.parse(topic.topic)
+        self._figures.report(
+            msgspec.to_builtins(request.passed), [msgspec.to_builtins(topic) for topic in request.topics]
+        )
+        return _NOTHING
+
+    # Subscriptions
+
+    def _list_subscriptions(self, request: subscribe.ListSubscriptions, caller: Caller) -> subscribe.SubscriptionList:
+        if request.topic is not None:
+            self._storage.topic(request.topic)  # raises if there is none
+        found = self._storage.subscriptions.find(request.topic)
+        return subscribe.SubscriptionList([describe(one) for one in found if caller.may(one.topic.namespace)])
+
+    def _create_subscription(
+        self, request: subscribe.OpenSubscription, caller: Caller
+    ) -> subscribe.SubscriptionDescription:
+        return describe(open_requested(self._storage, request, caller, "create_subscription"))
+
+    def _describe_subscription(self, request: subscribe.NamedSubscription) -> subscribe.SubscriptionDescription:
+        return describe(self._storage.subscriptions.get(TopicName.parse(request.topic), request.subscription))
+
+    def _seek_subscription(self, request: subscribe.SeekSubscription) -> subscribe.SeekResult:
+        position = StartPosition.from_json(request.position)
+        topic = TopicName.parse(request.topic)
+        return subscribe.SeekResult(self._storage.subscriptions.seek(topic, request.subscription, position))
+
+    def _delete_subscription(self, request: subscribe.NamedSubscription) -> dict[str, Any]:
+        self._storage.subscriptions.delete(TopicName.parse(request.topic), request.subscription)
+        return _NOTHING
+
+    # The cloud
+
+    def _flush_topic(self, request: admin.FlushTopic) -> admin.FlushProgress:
+        seconds = min(max(0, request.wait_ms), admin.MAX_FLUSH_WAIT_MS) / 1000
+        return flush_topic(self._storage, TopicName.parse(request.topic), seconds, request.target)
+
+    def _recover_topic(self, request: admin.NamedTopic) -> admin.RecoveredTopic:
+        return recover_topic(self._storage, TopicName.parse(request.topic))
+
+    def _recoverable_topics(self, _: admin.NoFields) -> admin.RecoverableTopics:
+        return recoverable_topics(self._storage)
+
+    def _cloud_objects(self, request: admin.ListCloudObjects) -> admin.CloudObjectPage:
+        return cloud_objects(self._storage, TopicName.parse(request.topic), request.after, request.limit)
 
 
-def _topic_name(fields: Fields) -> TopicName:
-    return TopicName.parse(take(fields, "topic", str, operation="topic", required=True))
+def create_topic(storage: IcebergStorage, request: admin.CreateTopic, *, if_not_exists: bool) -> admin.TopicDescription:
+    """Create the topic that a request describes, and describe it."""
+    attributes = {name: getattr(request, name) for name in admin.TopicAttributes.__struct_fields__}
+    encoded = attributes.pop("encoded_schema")
+    attributes["ack"] = request.ack or storage.settings.topics.default_ack
+    topic = storage.topics.create(
+        request.topic,
+        schema=topic_schema(encoded) if encoded is not None else None,
+        if_not_exists=if_not_exists,
+        **attributes,
+    )
+    return topic.describe()
 
 
-def _texts(fields: Fields, name: str) -> tuple[str, ...]:
-    values = take(fields, name, list, operation="create_topic", default=[])
-    if not all(isinstance(value, str) for value in values):
-        raise InvalidRequestError(f"{name} is a list of texts", operation="create_topic")
-    return tuple(values)
+def broker_stats(storage: IcebergStorage, version: str, topics: int) -> admin.BrokerStats:
+    return admin.BrokerStats(
+        version=version,
+        topics=topics,
+        cache_bytes=storage.cache.nbytes,
+        open_files=storage.files.open_count,
+        in_flight_bytes=storage.budget.used_bytes,
+        disk_free_bytes=storage.disk.free_bytes,
+        disk_full=storage.disk.is_full,
+    )
+
+
+def open_requested(
+    storage: IcebergStorage,
+    request: subscribe.OpenSubscription,
+    caller: Caller,
+    operation: str,
+    *,
+    create: bool = True,
+) -> Any:
+    """Open the subscription that a request of the Flight door names."""
+    options = dict(request.options or {})
+    for name, removes in (("filter", ""), ("ack_timeout_ms", 0)):  # null is never sent
+        if options.get(name) == removes:
+            options[name] = None
+    if request.type is not None:
+        options["type"] = request.type
+    subscription, _ = open_subscription(
+        storage,
+        TopicName.parse(request.topic),
+        request.subscription,
+        options,
+        start=StartPosition.from_json(request.start),
+        caller=caller,
+        operation=operation,
+        create=create,
+    )
+    return subscription

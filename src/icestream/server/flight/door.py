@@ -22,11 +22,12 @@ from icestream.model.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from icestream.protocol.read import FramesTicket, QueryTicket, parse_ticket
 from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.access import VERBS, Access, callers_of, topics_of
 from icestream.server.flight.actions import Actions
 from icestream.server.flight.publish_stream import PublishStream
-from icestream.server.flight.read_stream import FrameStream, QueryStream, ReadStream, asks_for_frames, is_query
+from icestream.server.flight.read_stream import FrameStream, QueryStream, ReadStream
 from icestream.server.flight.subscribe_stream import SubscribeStreams
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
@@ -170,16 +171,18 @@ class FlightDoor(flight.FlightServerBase):
         def cancelled() -> bool:
             return self._stopping.is_set() or bool(context.is_cancelled())
 
-        if is_query(ticket.ticket):
+        with flight_errors("read"):
+            asked = parse_ticket(ticket.ticket)
+        if isinstance(asked, QueryTicket):
             with flight_errors("sql"):
-                query = QueryStream(self._queries, ticket.ticket, self._caller(context), cancelled)
+                query = QueryStream(self._queries, asked, self._caller(context), cancelled)
                 return flight.GeneratorStream(query.schema, self._deliver_rows(query))
-        if asks_for_frames(ticket.ticket):
+        if isinstance(asked, FramesTicket):
             with flight_errors("read frames"):
-                frames = FrameStream(self._storage, ticket.ticket, self._caller(context), cancelled)
+                frames = FrameStream(self._storage, asked, self._caller(context), cancelled)
                 return flight.GeneratorStream(frames.schema, self._deliver_frames(frames))
         with flight_errors("read"):
-            stream = ReadStream(self._storage, ticket.ticket, self._caller(context), cancelled)
+            stream = ReadStream(self._storage, asked, self._caller(context), cancelled)
             return flight.GeneratorStream(stream.schema, self._deliver(stream))
 
     def _deliver(self, stream: ReadStream) -> Iterator[Any]:
@@ -256,8 +259,8 @@ class FlightDoor(flight.FlightServerBase):
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with flight_errors(action.type):
             body = action.body.to_pybytes() if action.body is not None else b""
-            answer = self._actions.run(action.type, body, self._caller(context))
-            return [flight.Result(pa.py_buffer(json.dumps(answer).encode()))]
+            response = self._actions.run(action.type, body, self._caller(context))
+            return [flight.Result(pa.py_buffer(response))]
 
     # Stopping
 

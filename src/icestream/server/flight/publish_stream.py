@@ -12,18 +12,17 @@ from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 import structlog
-from msgspec import Meta, Struct
 
 from icestream.model.callers import Caller
 from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.lone_message import SingleMessage
-from icestream.protocol.publish import split_lone_message
+from icestream.protocol.publish import PublishAck, PublishPart, PublishRequest, parse_publish, split_lone_message
 from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.wal import Append
 
@@ -47,63 +46,7 @@ class MetadataWriter(Protocol):
     def write(self, buffer: Any) -> None: ...
 
 
-Session = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-"""Which of the producers that were opened under a name sends this; 0 for those that need not be told apart."""
-
-
-class RequestPart(Struct, forbid_unknown_fields=True):
-    """What one producer sent of a batch that several share."""
-
-    count: int
-    id: int
-    producer: str = ""
-    sequence: int | None = None
-    session: Session = 0
-    nbytes: int | None = None
-
-
-class PublishRequest(Struct, forbid_unknown_fields=True):
-    """The application metadata of a batch."""
-
-    topic: str
-    producer: str = ""
-    sequence: int | None = None
-    session: Session = 0
-    ack: str | None = None
-    more: bool = False
-    id: int | None = None
-    seen: int = 0
-    parts: list[RequestPart] | None = None
-
-
-class Confirmation(Struct, omit_defaults=True):
-    id: int
-    base_offset: int
-    count: int
-    publish_time_us: int
-    duplicate: bool = False
-    snapshot_id: int | None = None
-
-
-_decode = msgspec.json.Decoder(PublishRequest).decode
 _encode = msgspec.json.Encoder().encode
-
-
-def parse_request(metadata: Any) -> PublishRequest:
-    try:
-        request = _decode(metadata)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(
-            str(error),
-            operation=_OPERATION,
-            remedy=f"the application metadata is a JSON object of {', '.join(PublishRequest.__struct_fields__)}",
-        ) from error
-    for sent in request.parts or (request,):
-        if sent.producer and sent.sequence is None:
-            raise InvalidRequestError(
-                "a named producer must number its batches: sequence is missing", operation=_OPERATION
-            )
-    return request
 
 
 class PublishStream:
@@ -126,9 +69,9 @@ class PublishStream:
         try:
             if batch is None:
                 text, body = split_lone_message(metadata)
-                batch, request = SingleMessage(bytes(body)), parse_request(text)
+                batch, request = SingleMessage(bytes(body)), parse_publish(text)
             else:
-                request = parse_request(metadata)
+                request = parse_publish(metadata)
             self._seen = request.seen
             number = number if request.id is None else request.id
             if request.parts is None:
@@ -175,7 +118,7 @@ class PublishStream:
         )
 
     def _publish_parts(
-        self, request: PublishRequest, parts: list[RequestPart], batch: pa.RecordBatch | SingleMessage
+        self, request: PublishRequest, parts: list[PublishPart], batch: pa.RecordBatch | SingleMessage
     ) -> None:
         """What several producers sent together is committed together, and answered by one message."""
         shares = _bodies(parts, batch.body) if isinstance(batch, SingleMessage) else _slices(parts, batch)
@@ -187,7 +130,7 @@ class PublishStream:
             self._answers.use_queue()
         together = _Together(len(parts), self._answers.send)
 
-        def answer(part: RequestPart, append: Append) -> None:
+        def answer(part: PublishPart, append: Append) -> None:
             if append.error is None:
                 snapshot_id = topic.committed.snapshot_id if in_table else None
                 together.add(_confirmation(part.id, append, part.count, snapshot_id))
@@ -207,7 +150,7 @@ class PublishStream:
         if append.duplicate:
             self._metrics.duplicate()
 
-    def _refuse_parts(self, parts: list[RequestPart], error: IcestreamError) -> None:
+    def _refuse_parts(self, parts: list[PublishPart], error: IcestreamError) -> None:
         """Refuse what several producers sent together, before any of it was taken."""
         for _ in parts:
             self._metrics.refused(error.code)
@@ -218,7 +161,7 @@ class PublishStream:
         self._answers.send({"id": number, "error": error.to_dict()})
 
 
-def _slices(parts: list[RequestPart], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+def _slices(parts: list[PublishPart], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     if not parts or min(part.count for part in parts) < 1 or sum(part.count for part in parts) != batch.num_rows:
         raise InvalidRequestError(
             f"the parts do not make up the batch's {batch.num_rows} messages", operation=_OPERATION
@@ -227,7 +170,7 @@ def _slices(parts: list[RequestPart], batch: pa.RecordBatch) -> list[pa.RecordBa
     return [batch.slice(end - part.count, part.count) for part, end in zip(parts, ends, strict=True)]
 
 
-def _bodies(parts: list[RequestPart], bodies: bytes) -> list[SingleMessage]:
+def _bodies(parts: list[PublishPart], bodies: bytes) -> list[SingleMessage]:
     sizes = [part.nbytes if part.nbytes is not None and part.count == 1 else -1 for part in parts]
     if not sizes or min(sizes) < 0 or sum(sizes) != len(bodies):
         raise InvalidRequestError(f"the parts do not make up {len(bodies)} bytes, a message each", operation=_OPERATION)
@@ -253,8 +196,8 @@ class _Together:
         self._send({"answers": self._answers})
 
 
-def _confirmation(number: int, append: Append, count: int, snapshot_id: int | None) -> Confirmation:
-    return Confirmation(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
+def _confirmation(number: int, append: Append, count: int, snapshot_id: int | None) -> PublishAck:
+    return PublishAck(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
 
 
 class Answers:

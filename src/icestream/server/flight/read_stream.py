@@ -11,39 +11,32 @@ from typing import Any
 import pyarrow as pa
 
 from icestream.model.callers import Caller
-from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError
+from icestream.model.errors import OffsetOutOfRangeError
 from icestream.model.offsets import StartPosition
-from icestream.protocol.read import frame_batch, frame_schema
+from icestream.protocol.read import FramesTicket, QueryTicket, ReadTicket, frame_batch, frame_schema
 from icestream.query import QueryEngine
 from icestream.reader import Selection, TableTier, TopicReader
 from icestream.server.metrics import BrokerMetrics
-from icestream.server.requests import parse_object, take
 from icestream.storage import IcebergStorage, Topic
 from icestream.wal import LogReader, check_offset
 
-_OPERATION = "read"
-_TICKET_FIELDS = frozenset({"topic", "start", "end", "follow", "max_messages", "columns", "filter", "committed"})
-
 
 class ReadStream:
-    """Checked when it is made; nothing is read before the first chunk is asked for."""
+    """Checks the ticket when it is made; reads nothing before the first batch is asked for."""
 
-    def __init__(self, storage: IcebergStorage, ticket: bytes, caller: Caller, cancelled: Callable[[], bool]) -> None:
-        fields = parse_object(ticket, operation=_OPERATION, allowed=_TICKET_FIELDS)
-        name = take(fields, "topic", str, operation=_OPERATION, required=True)
-        topic = storage.topic(caller.check_topic(name, operation=_OPERATION))
-        columns = take(fields, "columns", list, operation=_OPERATION)
-        if columns is not None and not all(isinstance(name, str) for name in columns):
-            raise InvalidRequestError("columns must be a list of names", operation=_OPERATION)
-        where = take(fields, "filter", str, operation=_OPERATION)
-        start = StartPosition.from_json(fields.get("start"))
-        committed = take(fields, "committed", bool, operation=_OPERATION, default=False)
+    def __init__(
+        self, storage: IcebergStorage, ticket: ReadTicket, caller: Caller, cancelled: Callable[[], bool]
+    ) -> None:
+        topic = storage.topic(caller.check_topic(ticket.topic, operation="read"))
+        columns, where = ticket.columns, ticket.filter
+        start = StartPosition.from_json(ticket.start)
         self._reader = (
-            _table_reader(storage, topic, start, columns, where) if committed else topic.reader(start, columns, where)
+            _table_reader(storage, topic, start, columns, where)
+            if ticket.committed
+            else topic.reader(start, columns, where)
         )
-        follow = take(fields, "follow", bool, operation=_OPERATION, default=False)
-        end = take(fields, "end", int, operation=_OPERATION)
-        self._max_messages = take(fields, "max_messages", int, operation=_OPERATION)
+        follow, end = ticket.follow, ticket.end
+        self._max_messages = ticket.max_messages
         self._start = self._reader.offset
         self._end = topic.log.durable_end if end is None and not follow else end
         self._batches = topic.read(
@@ -102,50 +95,28 @@ def _table_reader(
     return TopicReader((tier,), topic.start_offset_of(start), selection, place=str(topic.name))
 
 
-# --------------------
-# DoGet of a topic's frames as the log has them, undecoded: for who must handle a body that cannot be opened.
-#
-# Each batch has a row a frame. The first frame may begin before the offset that was asked for, the last one end behind
-# the range's end. Without bodies it tells where frames begin and end.
-
-
-_FRAMES_OPERATION = "read frames"
-_FRAMES_TICKET_FIELDS = frozenset({"topic", "start", "end", "frames"})
-_KINDS = ("headers", "whole")
-
-
-def asks_for_frames(ticket: bytes) -> bool:
-    """Whether a ticket is one of these; whatever is wrong with it otherwise is told later."""
-    if b'"frames"' not in ticket:
-        return False
-    try:
-        fields = json.loads(ticket)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and "frames" in fields
-
-
 class FrameStream:
-    """Checked when it is made; nothing is read before the first chunk is asked for."""
+    """A topic's frames as the log has them, undecoded: for programs that handle a body that cannot be opened.
 
-    def __init__(self, storage: IcebergStorage, ticket: bytes, caller: Caller, cancelled: Callable[[], bool]) -> None:
-        fields = parse_object(ticket, operation=_FRAMES_OPERATION, allowed=_FRAMES_TICKET_FIELDS)
-        name = take(fields, "topic", str, operation=_FRAMES_OPERATION, required=True)
-        topic = storage.topic(caller.check_topic(name, operation=_FRAMES_OPERATION))
-        kind = take(fields, "frames", str, operation=_FRAMES_OPERATION, required=True)
-        if kind not in _KINDS:
-            raise InvalidRequestError(f"frames is one of {', '.join(_KINDS)}", operation=_FRAMES_OPERATION)
+    A batch has a row for each frame. The first frame may begin before the range, the last one may end after it. Without
+    bodies the rows tell where frames begin and end.
+    """
+
+    def __init__(
+        self, storage: IcebergStorage, ticket: FramesTicket, caller: Caller, cancelled: Callable[[], bool]
+    ) -> None:
+        operation = "read frames"
+        topic = storage.topic(caller.check_topic(ticket.topic, operation=operation))
         self._log = topic.log
-        self._start = take(fields, "start", int, operation=_FRAMES_OPERATION, required=True)
-        self._end = take(fields, "end", int, operation=_FRAMES_OPERATION, required=True)
+        self._start, self._end = ticket.start, ticket.end
         check_offset(self._log, self._start)
         if not self._start <= self._end <= self._log.durable_end:
             raise OffsetOutOfRangeError(
                 f"the range ends at {self._end}, the topic at {self._log.durable_end}",
-                operation=_FRAMES_OPERATION,
+                operation=operation,
                 place=str(topic.name),
             )
-        self._bodies = kind == "whole"
+        self._bodies = ticket.frames == "whole"
         self._cancelled = cancelled
         self.schema = frame_schema(topic.record.schemas())
 
@@ -161,33 +132,13 @@ class FrameStream:
             reader.close()
 
 
-# --------------------
-# DoGet of a ticket with `sql`: a query's rows as Arrow batches, made while the client takes them.
-
-
-_QUERY_OPERATION = "sql"
-_QUERY_TICKET_FIELDS = frozenset({"sql", "fresh"})
-
-
-def is_query(ticket: bytes) -> bool:
-    """Whether a ticket asks for a query's result, and not for a topic's messages."""
-    if b'"sql"' not in ticket:
-        return False
-    try:
-        fields = json.loads(ticket)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and "sql" in fields
-
-
 class QueryStream:
-    """The query runs from the moment that this is made, until its last chunk, or until nobody has it any more."""
+    """The rows of a query, made while the client takes them. The query runs from the moment that this is made."""
 
-    def __init__(self, queries: QueryEngine, ticket: bytes, caller: Caller, cancelled: Callable[[], bool]) -> None:
-        fields = parse_object(ticket, operation=_QUERY_OPERATION, allowed=_QUERY_TICKET_FIELDS)
-        sql = take(fields, "sql", str, operation=_QUERY_OPERATION, required=True)
-        fresh = take(fields, "fresh", bool, operation=_QUERY_OPERATION, default=True)
-        self._query = queries.run(sql, fresh=fresh, caller=caller, cancelled=cancelled)
+    def __init__(
+        self, queries: QueryEngine, ticket: QueryTicket, caller: Caller, cancelled: Callable[[], bool]
+    ) -> None:
+        self._query = queries.run(ticket.sql, fresh=ticket.fresh, caller=caller, cancelled=cancelled)
         self.schema: pa.Schema = self._query.schema
 
     def chunks(self) -> Iterator[pa.RecordBatch]:

@@ -10,20 +10,20 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from secrets import token_hex
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import structlog
-from msgspec import Meta, Struct
 from pyarrow import flight
 
 from icestream.model.callers import Caller
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, UnavailableError
 from icestream.model.names import check_producer
+from icestream.protocol.parsing import MAX_REQUEST_BYTES, parse
+from icestream.protocol.subscribe import ConsumerControl, Subscribe, Subscribed
+from icestream.server.flight.actions import open_requested
 from icestream.server.metrics import BrokerMetrics
-from icestream.server.requests import MAX_REQUEST_BYTES, parse_object, take
-from icestream.server.subscription_requests import OPENING, open_subscription
 from icestream.storage import IcebergStorage
 from icestream.subscription import ConsumerSession
 
@@ -72,30 +72,11 @@ class Flushes:
 
 
 _OPERATION = "subscribe"
-_FIELDS = OPENING | {"consumer", "instance", "create", "max_messages", "max_bytes"}
-_MAX_MESSAGES = 10_000
-_MAX_BYTES = 8 << 20
 _GONE = (flight.FlightError, pa.ArrowException, OSError)
 """What a write raises when the client is no longer there."""
 _log = structlog.get_logger(__name__)
 
-_Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
-_Ranges: TypeAlias = list[tuple[_Number, _Number]]
-
-
-class Control(Struct, forbid_unknown_fields=True):
-    """What a consumer says after its first message; the parts of one message count in this order."""
-
-    ack: _Ranges = []
-    ack_cumulative: _Number | None = None
-    nack: _Ranges = []
-    delay_ms: _Number | None = None
-    grant: tuple[_Number, _Number] | None = None
-    ping: int | None = None
-    flush: int | None = None
-
-
-_decode = msgspec.json.Decoder(Control).decode
+_decode = msgspec.json.Decoder(ConsumerControl).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -115,15 +96,14 @@ class SubscribeStreams:
         first = next(messages, None)
         if first is None:
             return
-        fields = parse_object(first, operation=_OPERATION, allowed=_FIELDS)
-        caller.check_topic(take(fields, "topic", str, operation=_OPERATION, required=True), operation=_OPERATION)
-        instance: object = take(fields, "instance", str, operation=_OPERATION) or object()
-        key = (caller, instance)  # nobody ends another's stream by its name
+        request = parse(first, Subscribe, operation=_OPERATION)
+        caller.check_topic(request.topic, operation=_OPERATION)
+        key = (caller, request.instance or object())  # a caller can end only its own streams by name
         with self._lock:
             earlier = self._open.get(key)
         if earlier is not None:  # the same client on a new connection: the broker did not see the old one break
             earlier.stop(ClosedError("the consumer has connected again", operation=_OPERATION))
-        stream = SubscribeStream(self._storage, self._metrics, fields, writer, caller)
+        stream = SubscribeStream(self._storage, self._metrics, request, writer, caller)
         with self._lock:
             self._open[key] = stream
             stopping = self._stopping
@@ -148,33 +128,26 @@ class SubscribeStreams:
 
 class SubscribeStream:
     def __init__(
-        self, storage: IcebergStorage, metrics: BrokerMetrics, fields: dict[str, Any], writer: Any, caller: Caller
+        self, storage: IcebergStorage, metrics: BrokerMetrics, request: Subscribe, writer: Any, caller: Caller
     ) -> None:
-        def number(name: str, default: int) -> int:
-            value: int = take(fields, name, int, operation=_OPERATION, default=default)
-            if value < 1:
-                raise InvalidRequestError(f"{name} is 1 or more, not {value}", operation=_OPERATION)
-            return value
-
         self._metrics = metrics
         self._writer = writer
         self._flushes = Flushes(storage.subscriptions.flush, self._tell)
         self._write_lock = threading.Lock()
         self._failure: IcestreamError | None = None
         self._ending = False
-        limits = {"max_messages": number("max_messages", _MAX_MESSAGES), "max_bytes": number("max_bytes", _MAX_BYTES)}
-        consumer = take(fields, "consumer", str, operation=_OPERATION) or f"consumer-{token_hex(6)}"
-        check_producer(consumer)
-        create = take(fields, "create", bool, operation=_OPERATION, default=True)
-        self._subscription = open_subscription(storage, fields, caller, _OPERATION, create=create)
-        self._session: ConsumerSession = self._subscription.connect(consumer, **limits)
-        self._accepted = {
-            "topic": str(self._subscription.topic),
-            "subscription": self._subscription.name,
-            "type": self._subscription.options.type.value,
-            "consumer": consumer,
-            "session_timeout_ms": storage.settings.subscriptions.session_timeout_ms,
-        }
+        consumer = check_producer(request.consumer or f"consumer-{token_hex(6)}")
+        self._subscription = open_requested(storage, request, caller, _OPERATION, create=request.create)
+        self._session: ConsumerSession = self._subscription.connect(
+            consumer, max_messages=request.max_messages, max_bytes=request.max_bytes
+        )
+        self._accepted = Subscribed(
+            topic=str(self._subscription.topic),
+            subscription=self._subscription.name,
+            type=self._subscription.options.type,
+            consumer=consumer,
+            session_timeout_ms=storage.settings.subscriptions.session_timeout_ms,
+        )
 
     def run(self, messages: Iterator[bytes]) -> None:
         """Returns, or raises what the client is to be told, when both sides have ended."""
@@ -204,7 +177,7 @@ class SubscribeStream:
 
     # ---- what comes in
 
-    def _apply(self, control: Control) -> None:
+    def _apply(self, control: ConsumerControl) -> None:
         session = self._session
         try:
             session.touch()
@@ -213,7 +186,7 @@ class SubscribeStream:
         except ClosedError:
             pass  # the delivering thread says why; the client is about to end its side
 
-    def _apply_to(self, session: ConsumerSession, control: Control) -> None:
+    def _apply_to(self, session: ConsumerSession, control: ConsumerControl) -> None:
         if control.ack:
             session.ack(control.ack)
         if control.ack_cumulative is not None:
@@ -278,14 +251,14 @@ def _messages(reader: Any) -> Iterator[bytes]:
         yield metadata.to_pybytes() if metadata is not None else b""
 
 
-def _parse(message: bytes) -> Control:
+def _parse(message: bytes) -> ConsumerControl:
     try:
         return _decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
             str(error),
             operation=_OPERATION,
-            remedy=f"a message is a JSON object of {', '.join(Control.__struct_fields__)}",
+            remedy=f"a message is a JSON object of {', '.join(ConsumerControl.__struct_fields__)}",
         ) from error
 
 

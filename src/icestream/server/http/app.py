@@ -38,8 +38,8 @@ from icestream.server.http.tenants import TenantsApi
 from icestream.server.http.topics import TopicsApi
 from icestream.server.http.websocket import SocketApi
 from icestream.server.metrics import BrokerMetrics
-from icestream.server.tenant_figures import TenantFigures
 from icestream.storage import IcebergStorage
+from icestream.storage.tenant_figures import TenantFigures
 
 
 def http_app(

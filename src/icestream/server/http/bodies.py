@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TypeVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, TooLargeError
-from icestream.server.http.errors import SlowRequestError, UnsupportedMediaTypeError, invalid
+from icestream.protocol.parsing import parse_unbounded
+from icestream.server.http.errors import SlowRequestError, UnsupportedMediaTypeError
 from icestream.server.http.operations import JSON
 from icestream.storage.publishing import ByteBudget
 
@@ -27,7 +27,7 @@ MAX_JSON_VALUES = 1_000_000
 
 _PAUSE_SECONDS = 60.0
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-Parsed = TypeVar("Parsed", bound=BaseModel)
+Parsed = TypeVar("Parsed")
 
 
 def media_type(request: Request) -> str:
@@ -88,24 +88,21 @@ def _too_large(max_bytes: int, operation: str) -> TooLargeError:
     )
 
 
-async def json_body(request: Request, model: type[Parsed], budget: ByteBudget, *, operation: str) -> Parsed:
+async def json_body(request: Request, kind: type[Parsed], budget: ByteBudget, *, operation: str) -> Parsed:
     """The small JSON body of an administrative request."""
     check_media_type(request, JSON, operation=operation)
     async with bounded_body(request, max_bytes=MAX_ADMIN_BYTES, budget=budget, operation=operation) as body:
-        return await run_in_threadpool(parse_json, body, model, operation=operation)
+        return await run_in_threadpool(parse_json, body, kind, operation=operation)
 
 
-def parse_json(body: bytearray, model: type[Parsed], *, operation: str) -> Parsed:
+def parse_json(body: bytearray, kind: type[Parsed], *, operation: str) -> Parsed:
     if _counted_values(body) > MAX_JSON_VALUES and _counted_values(_STRING.sub(b"", body)) > MAX_JSON_VALUES:
         raise InvalidRequestError(
             f"body: more than {MAX_JSON_VALUES} JSON values",
             operation=operation,
             remedy="send less at a time, or Arrow",
         )
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid(error, operation=operation, where="body") from None
+    return parse_unbounded(body, kind, operation=operation, where="body")
 
 
 def _counted_values(text: bytes | bytearray) -> int:

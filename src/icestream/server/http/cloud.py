@@ -6,13 +6,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from icestream.server.cloud_requests import cloud_objects, flush_topic, recover_topic, recoverable_topics
+from icestream.protocol.admin import CloudObjectPage, FlushProgress, RecoverableTopics, RecoveredTopic
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import CloudObjects, Flush, Flushed, ObjectsQuery, Recover, Recoverable, Recovery
-from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
+from icestream.server.http.models import FlushBody, ObjectsQuery, RecoverBody
+from icestream.server.http.operations import JSON, Operation, ResponseSpec, parse_query, refuse_query
 from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.storage import IcebergStorage
+from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
 
 _MAX_FLUSHES = 12
 _MAX_RECOVERIES = 4
@@ -36,8 +37,8 @@ class CloudApi:
                 "cloud",
                 "Ship what is durable to the cloud now",
                 self.flush,
-                {200: Answer("How far the cloud is.", {JSON: Flushed})},
-                body={JSON: Flush},
+                {200: ResponseSpec("How far the cloud is.", {JSON: FlushProgress})},
+                body={JSON: FlushBody},
                 errors=(400, 404, 413, 415, 503),
             ),
             Operation(
@@ -47,8 +48,8 @@ class CloudApi:
                 "cloud",
                 "Make a topic live again from the cloud and its table",
                 self.recover,
-                {200: Answer("What came from where, and what was lost.", {JSON: Recovery})},
-                body={JSON: Recover},
+                {200: ResponseSpec("What came from where, and what was lost.", {JSON: RecoveredTopic})},
+                body={JSON: RecoverBody},
                 errors=(400, 404, 409, 413, 415, 503),
                 details="For a topic whose log is lost, or which this broker does not know at all.",
             ),
@@ -59,7 +60,7 @@ class CloudApi:
                 "cloud",
                 "List a topic's objects in the cloud by offset",
                 self.objects,
-                {200: Answer("A page of objects.", {JSON: CloudObjects})},
+                {200: ResponseSpec("A page of objects.", {JSON: CloudObjectPage})},
                 query=ObjectsQuery,
                 errors=(400, 404, 503),
             ),
@@ -70,7 +71,7 @@ class CloudApi:
                 "cloud",
                 "List topics that can be recovered",
                 self.recoverable,
-                {200: Answer("Names of topics.", {JSON: Recoverable})},
+                {200: ResponseSpec("Names of topics.", {JSON: RecoverableTopics})},
                 errors=(400, 503),
             ),
         ]
@@ -78,15 +79,15 @@ class CloudApi:
     async def flush(self, request: Request) -> Response:
         refuse_query(request, operation="flush topic")
         name = topic_name(request)
-        body = await json_body(request, Flush, self._storage.budget, operation="flush topic")
+        body = await json_body(request, FlushBody, self._storage.budget, operation="flush topic")
         async with self._flushes:
             flushed = await run_in_threadpool(flush_topic, self._storage, name, body.wait_ms / 1000, body.target)
-        return json_response(flushed._asdict())
+        return json_response(flushed)
 
     async def recover(self, request: Request) -> Response:
         refuse_query(request, operation="recover topic")
         name = topic_name(request)
-        await json_body(request, Recover, self._storage.budget, operation="recover topic")
+        await json_body(request, RecoverBody, self._storage.budget, operation="recover topic")
         async with self._recoveries:
             return json_response(await run_in_threadpool(recover_topic, self._storage, name))
 

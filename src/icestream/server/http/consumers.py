@@ -8,7 +8,7 @@ asking. The engine closes a session that is silent for too long; its token is th
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,10 +17,10 @@ import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from icestream.model.errors import ClosedError, IcestreamError, OverloadedError, SubscriptionNotFoundError
+from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
 from icestream.model.messages import STREAM_SCHEMA, messages_of
 from icestream.model.offsets import merge_ranges
-from icestream.server.access import check_dead_letters
+from icestream.server.access import open_subscription
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import NotAcceptableError
 from icestream.server.http.models import SubscribeQuery
@@ -30,7 +30,7 @@ from icestream.server.http.subscriptions import subscription_name
 from icestream.server.http.topics import topic_name
 from icestream.server.http.waiting import Ends, wait_for
 from icestream.storage import IcebergStorage
-from icestream.subscription import BrokerSubscription, ConsumerSession, SubscriptionOptions
+from icestream.subscription import BrokerSubscription, ConsumerSession
 
 _TOUCHES_A_TIMEOUT = 3
 
@@ -178,7 +178,7 @@ def check_has_json(subscription: BrokerSubscription, *, operation: str) -> None:
         )
 
 
-def ranges_of(offsets: list[int], ranges: list[list[int]]) -> list[tuple[int, int]]:
+def ranges_of(offsets: list[int], ranges: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Messages named one by one and in stretches, as stretches; neighbours are joined."""
     named = [*((offset, offset + 1) for offset in offsets), *((first, end) for first, end in ranges)]
     return merge_ranges(named)
@@ -195,23 +195,19 @@ NO_LIMIT_BYTES = 1 << 50
 """The connection itself is the limit: there is no queue behind it."""
 
 
-async def open_subscription(
+async def open_for_stream(
     storage: IcebergStorage, connection: HTTPConnection, query: SubscribeQuery, *, operation: str
 ) -> BrokerSubscription:
     """The subscription that a path names, made where it is missing; what the query says of it is changed."""
     topic, name = topic_name(connection), subscription_name(connection)
     start, caller = parse_start(query.start), caller_of(connection)
-    given = query.model_dump(include={"type", "filter"}, exclude_none=True)
+    options = {"type": query.type, "filter": query.filter}
+    changes = {option: value for option, value in options.items() if value is not None}
 
     def run() -> BrokerSubscription:
-        subscriptions = storage.subscriptions
-        try:
-            before = subscriptions.get(topic, name).options
-        except SubscriptionNotFoundError:
-            before = SubscriptionOptions()
-        options = SubscriptionOptions.from_json({**before.to_json(), **given})
-        check_dead_letters(storage, caller, topic, name, options, operation=operation)
-        subscription = subscriptions.open(topic, name, options, start=start)
+        subscription, _ = open_subscription(
+            storage, topic, name, changes, start=start, caller=caller, operation=operation
+        )
         check_has_json(subscription, operation=operation)
         return subscription
 

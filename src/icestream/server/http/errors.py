@@ -1,18 +1,18 @@
-"""icestream's errors as HTTP answers: `{"error": {...}}` with a status that fits the error's code."""
+"""Errors as HTTP responses: `{"error": {...}}` with a status that fits the error's code."""
 
 import json
 from typing import Any
 
+import msgspec
 import structlog
-from pydantic import ValidationError
 from starlette.responses import Response
 
-from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.model.errors import IcestreamError
 
 RETRY_AFTER_SECONDS = 1
 CHALLENGE = 'Bearer realm="icestream"'
 _MAX_SHOWN = 200
-_MAX_PROBLEMS = 5
+_encode = msgspec.json.Encoder().encode
 _log = structlog.get_logger(__name__)
 
 
@@ -31,13 +31,13 @@ class UnsupportedMediaTypeError(IcestreamError):
 
 
 class NotAcceptableError(IcestreamError):
-    """An answer asked for in a format that it cannot be given in."""
+    """A response was asked for in a format that it cannot have."""
 
     code = "not_acceptable"
 
 
 class SlowRequestError(IcestreamError):
-    """A body of which nothing came for too long."""
+    """Nothing of a body arrived for too long."""
 
     code = "slow_request"
     retryable = True
@@ -82,12 +82,18 @@ STATUS = {
     "deadline": 504,
     "disk_full": 507,
 }
-"""Every other code is 500: something that the caller can do nothing about."""
+"""Every other code is 500: the caller cannot do anything about it."""
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")
+    return Response(json_bytes(content), status, headers, "application/json")
+
+
+def json_bytes(content: Any) -> bytes:
+    try:
+        return _encode(content)
+    except UnicodeEncodeError:  # half a surrogate pair, which an error may quote from a request
+        return json.dumps(msgspec.to_builtins(content), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def error_response(error: IcestreamError, headers: dict[str, str] | None = None) -> Response:
@@ -101,34 +107,9 @@ def error_response(error: IcestreamError, headers: dict[str, str] | None = None)
 
 
 def unexpected_response(error: Exception, operation: str) -> Response:
-    """A fault of icestream's own: logged with its trace, answered without it."""
-    _log.error("a request failed", operation=operation, exc_info=error)
+    """Log a fault of icestream itself with its trace, and return a response without it."""
+    _log.error("http_request_failed", operation=operation, exc_info=error)
     return error_response(IcestreamError(f"internal error: {type(error).__name__}", operation=operation))
-
-
-def invalid(error: ValidationError, *, operation: str, where: str) -> InvalidRequestError:
-    """What pydantic found, as one error that names the fields."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    problems = [
-        {"field": shorten(".".join(map(str, problem["loc"]))), "problem": shorten(_wording(problem["type"], problem))}
-        for problem in found[:_MAX_PROBLEMS]
-    ]
-    text = "; ".join(
-        f"{problem['field']}: {problem['problem']}" if problem["field"] else problem["problem"] for problem in problems
-    )
-    more = f"; and {len(found) - _MAX_PROBLEMS} more" if len(found) > _MAX_PROBLEMS else ""
-    return InvalidRequestError(f"{where}: {text}{more}", operation=operation, details={"problems": problems})
-
-
-def _wording(kind: str, problem: Any) -> str:
-    match kind:
-        case "extra_forbidden":
-            return "is not known here"
-        case "missing":
-            return "is missing"
-        case "json_invalid":
-            return f"not JSON: {problem['msg'].removeprefix('Invalid JSON: ')}"
-    return str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input ")
 
 
 def shorten(text: str) -> str:

@@ -24,12 +24,12 @@ from icestream.server.http.consumers import (
     Consumers,
     KeptConsumer,
     delivered_as_json,
-    open_subscription,
+    open_for_stream,
 )
 from icestream.server.http.errors import shorten
 from icestream.server.http.messages import check_topic_has_json
 from icestream.server.http.models import EventsQuery, FollowQuery
-from icestream.server.http.operations import Answer, Operation, parse_query
+from icestream.server.http.operations import Operation, ResponseSpec, parse_query
 from icestream.server.http.reading import parse_start, piece_as_json, read_piece
 from icestream.server.http.subscriptions import SUBSCRIPTION_PATH
 from icestream.server.http.topics import TOPIC_PATH, topic_name
@@ -190,7 +190,7 @@ class EventsApi:
                 "messages",
                 "Follow a topic",
                 self.follow,
-                {200: Answer("An event a message; its id is the offset.", {EVENT_STREAM: None})},
+                {200: ResponseSpec("An event a message; its id is the offset.", {EVENT_STREAM: None})},
                 query=FollowQuery,
                 errors=(400, 403, 404, 406, 416, 429, 503),
                 details=f"Server-Sent Events. A client that comes back with `{LAST_EVENT_HEADER}` goes on behind it.",
@@ -202,7 +202,7 @@ class EventsApi:
                 "subscriptions",
                 "Receive messages of a subscription as events",
                 self.events,
-                {200: Answer("An event a message; its id is the offset.", {EVENT_STREAM: None})},
+                {200: ResponseSpec("An event a message; its id is the offset.", {EVENT_STREAM: None})},
                 query=EventsQuery,
                 errors=(400, 403, 404, 406, 409, 416, 429, 503),
                 details="Server-Sent Events. The first event, `subscribed`, tells the consumer's token. A client of an "
@@ -251,7 +251,7 @@ class EventsApi:
         seen = last_event_of(request)
         if request.method == "HEAD":
             return Response(headers=headers, media_type=EVENT_STREAM)
-        subscription = await open_subscription(self._storage, request, query, operation=_OPERATION)
+        subscription = await open_for_stream(self._storage, request, query, operation=_OPERATION)
         kept = await self._consumers.connect(
             subscription, query.consumer, max_messages=PIECE_MESSAGES, max_bytes=NO_LIMIT_BYTES
         )

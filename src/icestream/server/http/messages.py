@@ -16,8 +16,8 @@ from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidR
 from icestream.model.messages import MESSAGE_SCHEMA, message_batch
 from icestream.server.http.bodies import bounded_body, check_media_type, parse_json, read_stream, write_stream
 from icestream.server.http.errors import NotAcceptableError, json_response
-from icestream.server.http.models import NewMessage, Publish, PublishQuery, ReadMessages, ReadQuery, Receipt
-from icestream.server.http.operations import ARROW_STREAM, JSON, Answer, Operation, parse_query, refuse_query
+from icestream.server.http.models import NewMessage, PublishBody, PublishQuery, PublishReceipt, ReadMessages, ReadQuery
+from icestream.server.http.operations import ARROW_STREAM, JSON, Operation, ResponseSpec, parse_query, refuse_query
 from icestream.server.http.reading import Piece, parse_start, piece_as_json, read_piece
 from icestream.server.http.topics import TOPIC_PATH, topic_name
 from icestream.server.http.waiting import ends_of, wait_past
@@ -32,7 +32,7 @@ from icestream.wal import Append
 _OPERATION = "publish"
 
 
-def batch_of(request: Publish) -> pa.RecordBatch:
+def batch_of(request: PublishBody) -> pa.RecordBatch:
     messages = request.messages
     payloads = [_payload(message, index) for index, message in enumerate(messages)]
     keys = [_key(message, index) for index, message in enumerate(messages)]
@@ -92,9 +92,9 @@ class MessagesApi:
                 "messages",
                 "Publish messages",
                 self.publish,
-                {200: Answer("The messages are acknowledged.", {JSON: Receipt})},
+                {200: ResponseSpec("The messages are acknowledged.", {JSON: PublishReceipt})},
                 query=PublishQuery,
-                body={JSON: Publish, ARROW_STREAM: None},
+                body={JSON: PublishBody, ARROW_STREAM: None},
                 errors=(400, 404, 408, 409, 413, 415, 429, 503, 507),
                 details="All messages of a request are stored together or not at all. A missing topic is created where "
                 "`topics.auto_create` is on. The query's parameters go with Arrow bodies; JSON has them inside.",
@@ -107,7 +107,7 @@ class MessagesApi:
                 "Read messages",
                 self.read,
                 {
-                    200: Answer(
+                    200: ResponseSpec(
                         "Messages in offset order; none when there is nothing new.",
                         {JSON: ReadMessages, ARROW_STREAM: None},
                         {
@@ -135,13 +135,13 @@ class MessagesApi:
             self._metrics.duplicate()
         self._metrics.published(batch.num_rows, batch.nbytes, perf_counter() - started)
         return json_response(
-            {
-                "base_offset": append.base_offset,
-                "count": batch.num_rows,
-                "publish_time_us": append.publish_time_us,
-                "duplicate": append.duplicate,
-                "snapshot_id": snapshot_id,
-            }
+            PublishReceipt(
+                base_offset=append.base_offset,
+                count=batch.num_rows,
+                publish_time_us=append.publish_time_us,
+                duplicate=append.duplicate,
+                snapshot_id=snapshot_id,
+            )
         )
 
     async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch, int | None]:
@@ -155,7 +155,7 @@ class MessagesApi:
             """Check the batch and queue it."""
             # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
             topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
-            level = AckLevel.parse(options.ack, operation="publish") if options.ack is not None else topic.default_ack
+            level = options.ack or topic.default_ack
             item = PublishItem(batch, _answer_to(answered), producer, sequence)
             self._storage.publishing.submit(topic, item, level=level, inline=False)
             return topic, level
@@ -166,7 +166,7 @@ class MessagesApi:
             raise append.error
         return append, batch, topic.committed.snapshot_id if level is AckLevel.TABLE else None
 
-    async def _received(self, request: Request) -> tuple[pa.RecordBatch, Publish | PublishQuery]:
+    async def _received(self, request: Request) -> tuple[pa.RecordBatch, PublishBody | PublishQuery]:
         operation = "publish"
         kind = check_media_type(request, JSON, ARROW_STREAM, operation=operation)
         if kind == JSON:
@@ -177,7 +177,7 @@ class MessagesApi:
         async with bounded_body(request, max_bytes=max_bytes, budget=budget, operation=operation) as body:
             if kind == ARROW_STREAM:
                 return await run_in_threadpool(read_stream, body, operation=operation), query
-            parsed = await run_in_threadpool(parse_json, body, Publish, operation=operation)
+            parsed = await run_in_threadpool(parse_json, body, PublishBody, operation=operation)
             return await run_in_threadpool(batch_of, parsed), parsed
 
     # Reading
@@ -234,7 +234,7 @@ def _answer_to(answered: "asyncio.Future[Append]") -> Callable[[Append], None]:
 
 
 def check_topic_has_json(topic: Topic, *, operation: str) -> None:
-    if topic.record.schema is not None:
+    if topic.record.encoded_schema is not None:
         raise NotAcceptableError(
             "the topic has columns of its own, which have no JSON form here",
             operation=operation,

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the operations and the models that they name."""
+"""The OpenAPI 3.1 document, made from the operations and the structs that they name; and the documentation page."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,52 +8,59 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from icestream.model.names import MAX_PART_LENGTH
 from icestream.server.access import OPERATIONS, Access
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Error
-from icestream.server.http.operations import JSON, Answer, Content, Operation
+from icestream.server.http.models import ErrorResponse
+from icestream.server.http.operations import JSON, Content, Operation, ResponseSpec
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _TEXT = (
-    "Topics, messages and figures of an icestream broker. Every error is the same JSON object and says what helps. "
-    "Unknown fields and parameters are refused. Where tokens are given out (`auth.tokens`), most of it "
-    "needs one."
+    "Topics, messages and figures of an icestream broker. Every error is the same JSON object and says what to do. "
+    "Unknown fields and parameters are refused. If the broker has tokens (`auth.tokens`), most calls "
+    "need one."
 )
 _TOKENS = {"token": {"type": "http", "scheme": "bearer"}}
 
 
 def openapi_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    schemas = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    for operation in operations:
+        if operation.query is not None:
+            schemas.pop(operation.query.__name__, None)  # shown as parameters
     return {
         "openapi": "3.1.0",
         "info": {"title": "icestream", "version": version, "description": _TEXT},
         "servers": [{"url": "/"}],
         "tags": [{"name": group} for group in dict.fromkeys(operation.group for operation in operations)],
         "paths": paths,
-        "components": {"schemas": _schemas(operations), "securitySchemes": _TOKENS},
+        "components": {"schemas": schemas, "securitySchemes": _TOKENS},
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     is_open = OPERATIONS.get(operation.name) is Access.OPEN
     errors = sorted({*operation.errors, *(() if is_open else (401, 403))})
     described: dict[str, Any] = {
         "operationId": operation.name,
         "tags": [operation.group],
         "summary": operation.text,
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
+        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query, schemas)],
         "responses": {
-            **{str(status): _answer(answer) for status, answer in operation.answers.items()},
-            **{str(status): _answer(Answer(HTTPStatus(status).phrase, {JSON: Error})) for status in errors},
-            "default": _answer(Answer("Any other error", {JSON: Error})),
+            **{str(status): _response(response) for status, response in operation.responses.items()},
+            **{
+                str(status): _response(ResponseSpec(HTTPStatus(status).phrase, {JSON: ErrorResponse}))
+                for status in errors
+            },
+            "default": _response(ResponseSpec("Any other error", {JSON: ErrorResponse})),
         },
     }
     if not is_open:
@@ -65,13 +72,13 @@ def _operation(operation: Operation) -> dict[str, Any]:
     return described
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
-    described: dict[str, Any] = {"description": answer.text}
-    if answer.content:
-        described["content"] = _content(answer.content)
-    if answer.headers:
+def _response(response: ResponseSpec) -> dict[str, Any]:
+    described: dict[str, Any] = {"description": response.text}
+    if response.content:
+        described["content"] = _content(response.content)
+    if response.headers:
         described["headers"] = {
-            name: {"description": text, "schema": {"type": "string"}} for name, text in answer.headers.items()
+            name: {"description": text, "schema": {"type": "string"}} for name, text in response.headers.items()
         }
     return described
 
@@ -88,32 +95,31 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
     return [{"name": name, "in": "path", "required": True, "schema": schema} for name in _PARAMETER.findall(path)]
 
 
-def _query_parameters(model: type[BaseModel] | None) -> Iterable[dict[str, Any]]:
-    if model is None:
+def _query_parameters(kind: type[Struct] | None, schemas: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    if kind is None:
         return
-    document = _without_null_defaults(model.model_json_schema())
+    document = schemas[kind.__name__]
     for name, schema in document["properties"].items():
-        text = schema.pop("description", "")
-        schema.pop("title", None)
+        inner = {key: value for key, value in schema.items() if key != "description"}
+        text = schema.get("description", "")
         required = name in document.get("required", ())
-        yield {"name": name, "in": "query", "required": required, "description": text, "schema": schema}
+        yield {"name": name, "in": "query", "required": required, "description": text, "schema": inner}
 
 
 def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
     contents = [content for operation in operations for content in _contents(operation)]
-    models = {model for content in contents for model in content.values() if model is not None} | {Error}
-    ordered = sorted(models, key=lambda model: model.__name__)
-    _, document = models_json_schema(
-        [(model, "validation") for model in ordered], ref_template="#/components/schemas/{model}"
-    )
-    schemas: dict[str, Any] = _without_null_defaults(document["$defs"])
+    kinds: set[type[Struct]] = {kind for content in contents for kind in content.values() if kind is not None}
+    kinds |= {operation.query for operation in operations if operation.query is not None} | {ErrorResponse}
+    ordered = sorted(kinds, key=lambda kind: kind.__name__)
+    _, found = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    schemas: dict[str, Any] = _without_null_defaults(found)
     return schemas
 
 
 def _contents(operation: Operation) -> Iterable[Content]:
     yield operation.body or {}
-    for answer in operation.answers.values():
-        yield answer.content
+    for response in operation.responses.values():
+        yield response.content
 
 
 def _without_null_defaults(schema: Any) -> Any:
@@ -185,10 +191,10 @@ def _operation_html(method: str, path: str, operation: dict[str, Any]) -> Iterat
     yield from _table(
         (
             status,
-            " ".join(kind for _, kind, _ in _contents_html(answer.get("content", {}))),
-            _text(answer["description"]),
+            " ".join(kind for _, kind, _ in _contents_html(response.get("content", {}))),
+            _text(response["description"]),
         )
-        for status, answer in operation["responses"].items()
+        for status, response in operation["responses"].items()
     )
     yield "</details>"
 
@@ -197,6 +203,8 @@ def _schema(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield f'<details id="schema-{escape(name)}"><summary><code>{escape(name)}</code></summary>'
     if "description" in schema:
         yield f"<p>{_text(schema['description'])}</p>"
+    if "enum" in schema:
+        yield f"<p>{_type(schema)}</p>"
     required = schema.get("required", ())
     yield from _table(
         (field, _type(inner) + ("" if field in required else " <i>optional</i>"), _notes(inner, None))
@@ -272,7 +280,7 @@ class DescriptionApi:
                 group,
                 "This API as an OpenAPI document",
                 self.openapi,
-                {200: Answer("The document.", {JSON: None})},
+                {200: ResponseSpec("The document.", {JSON: None})},
             ),
             Operation(
                 "GET",
@@ -281,7 +289,7 @@ class DescriptionApi:
                 group,
                 "This API as a page",
                 self.page,
-                {200: Answer("The page.", {_HTML: None})},
+                {200: ResponseSpec("The page.", {_HTML: None})},
             ),
             Operation(
                 "GET",
@@ -290,7 +298,7 @@ class DescriptionApi:
                 group,
                 "The way to the page",
                 self.root,
-                {307: Answer("To the page.", headers={"Location": "`/api/docs`"})},
+                {307: ResponseSpec("To the page.", headers={"Location": "`/api/docs`"})},
             ),
         ]
 

@@ -1,27 +1,32 @@
-"""An operation of the API: its handler, and all that its description says. Routes and OpenAPI are made from these."""
+"""An operation of the API: its handler and its description. Routes and the OpenAPI document are made from these."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ValidationError
+import msgspec
+from msgspec import Struct, inspect
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from icestream.model.errors import InvalidRequestError
-from icestream.server.http.errors import invalid, shorten
+from icestream.protocol.parsing import convert
+from icestream.server.http.errors import shorten
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-Content: TypeAlias = Mapping[str, type[BaseModel] | None]
-"""By media type: the model of a JSON body, or nothing for other formats."""
-Query = TypeVar("Query", bound=BaseModel)
+Content: TypeAlias = Mapping[str, type[Struct] | None]
+"""By media type: the struct of a JSON body, or nothing for other formats."""
+Parsed = TypeVar("Parsed")
+_NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResponseSpec:
     text: str
     content: Content = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -35,24 +40,41 @@ class Operation:
     group: str
     text: str
     handler: Handler
-    answers: Mapping[int, Answer]
-    query: type[BaseModel] | None = None
+    responses: Mapping[int, ResponseSpec]
+    query: type[Struct] | None = None
     body: Content | None = None
     errors: tuple[int, ...] = ()
     details: str = ""
 
 
-def parse_query(request: HTTPConnection, model: type[Query], *, operation: str) -> Query:
-    """The query, if it has nothing but what the model knows, each once."""
+def parse_query(request: HTTPConnection, kind: type[Parsed], *, operation: str) -> Parsed:
+    """Return the query; raise if it has unknown parameters, or one of them twice."""
+    fields: Any = kind
+    numbers = _number_fields(fields)
     given: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         if name in given:
             raise InvalidRequestError(f"query: {shorten(name)} is given twice", operation=operation)
-        given[name] = value
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise invalid(error, operation=operation, where="query") from None
+        given[name] = int(value) if name in numbers and _NUMBER.fullmatch(value) else value
+    return convert(given, kind, operation=operation, where="query")
+
+
+@cache
+def _number_fields(kind: Any) -> frozenset[str]:
+    """Return the parameters that are numbers. In a query everything is text."""
+    return frozenset(
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if any(isinstance(one, inspect.IntType) for one in _alternatives(inspect.type_info(field.type)))
+    )
+
+
+def _alternatives(kind: inspect.Type) -> Iterable[inspect.Type]:
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if not isinstance(kind, inspect.UnionType):
+        return (kind,)
+    return [one for member in kind.types for one in _alternatives(member)]
 
 
 def refuse_query(request: Request, *, operation: str) -> None:

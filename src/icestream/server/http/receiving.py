@@ -23,13 +23,13 @@ from icestream.server.http.messages import wants_arrow
 from icestream.server.http.models import (
     MAX_READ_BYTES,
     MAX_READ_MESSAGES,
-    Acknowledge,
-    FromConsumer,
-    Receive,
-    Received,
-    Refuse,
+    AckBody,
+    NackBody,
+    OfConsumer,
+    ReceiveBody,
+    ReceivedMessages,
 )
-from icestream.server.http.operations import ARROW_STREAM, JSON, Answer, Operation, refuse_query
+from icestream.server.http.operations import ARROW_STREAM, JSON, Operation, ResponseSpec, refuse_query
 from icestream.server.http.subscriptions import SUBSCRIPTION_PATH, subscription_name
 from icestream.server.http.topics import topic_name
 from icestream.server.http.waiting import Ends, ends_of
@@ -38,7 +38,7 @@ from icestream.storage import IcebergStorage
 from icestream.subscription import BrokerSubscription
 
 CONSUMER_HEADER = "Icestream-Consumer"
-Named = TypeVar("Named", bound=FromConsumer)
+Named = TypeVar("Named", bound=OfConsumer)
 
 
 class ReceivingApi:
@@ -51,7 +51,7 @@ class ReceivingApi:
         self._closing = closing
 
     def operations(self) -> list[Operation]:
-        group, done = "subscriptions", {204: Answer("Done.")}
+        group, done = "subscriptions", {204: ResponseSpec("Done.")}
         return [
             Operation(
                 "POST",
@@ -61,13 +61,13 @@ class ReceivingApi:
                 "Receive messages of a subscription",
                 self.receive,
                 {
-                    200: Answer(
+                    200: ResponseSpec(
                         "Messages; none when there was nothing in time.",
-                        {JSON: Received, ARROW_STREAM: None},
+                        {JSON: ReceivedMessages, ARROW_STREAM: None},
                         {CONSUMER_HEADER: "The consumer, as in JSON."},
                     )
                 },
-                body={JSON: Receive},
+                body={JSON: ReceiveBody},
                 errors=(400, 404, 406, 409, 410, 413, 415, 429, 503),
                 details="The first request connects a consumer and tells its token; later ones name it. One that is "
                 "silent for `subscriptions.session_timeout_ms` is disconnected, and what it has not acknowledged goes "
@@ -78,10 +78,10 @@ class ReceivingApi:
                 f"{SUBSCRIPTION_PATH}/ack",
                 "ack",
                 group,
-                "Acknowledge messages",
+                "AckBody messages",
                 self.ack,
                 done,
-                body={JSON: Acknowledge},
+                body={JSON: AckBody},
                 errors=(400, 404, 410, 413, 415, 503),
             ),
             Operation(
@@ -92,7 +92,7 @@ class ReceivingApi:
                 "Have messages sent again",
                 self.nack,
                 done,
-                body={JSON: Refuse},
+                body={JSON: NackBody},
                 errors=(400, 404, 410, 413, 415, 503),
             ),
             Operation(
@@ -102,7 +102,7 @@ class ReceivingApi:
                 group,
                 "Disconnect a consumer",
                 self.disconnect,
-                {204: Answer("What it has not acknowledged goes to others at once.")},
+                {204: ResponseSpec("What it has not acknowledged goes to others at once.")},
                 errors=(400, 404, 410, 503),
             ),
         ]
@@ -110,7 +110,7 @@ class ReceivingApi:
     async def receive(self, request: Request) -> Response:
         operation = "receive"
         refuse_query(request, operation=operation)
-        body = await json_body(request, Receive, self._storage.budget, operation=operation)
+        body = await json_body(request, ReceiveBody, self._storage.budget, operation=operation)
         subscription = await self._subscription(request)
         as_arrow = wants_arrow(request)
         if not as_arrow:
@@ -135,7 +135,7 @@ class ReceivingApi:
                     await self._consumers.close(kept)
         return await run_in_threadpool(partial(self._answer, subscription, kept.token, batch, as_arrow=as_arrow))
 
-    async def _next(self, kept: KeptConsumer, body: Receive, ends: Ends) -> pa.RecordBatch | None:
+    async def _next(self, kept: KeptConsumer, body: ReceiveBody, ends: Ends) -> pa.RecordBatch | None:
         kept.feed.session.touch()
         kept.feed.session.grant(kept.taken_messages, kept.taken_bytes)
         kept.taken_messages = kept.taken_bytes = 0
@@ -161,7 +161,7 @@ class ReceivingApi:
         return response
 
     async def ack(self, request: Request) -> Response:
-        body, kept = await self._named(request, Acknowledge, operation="ack")
+        body, kept = await self._named(request, AckBody, operation="ack")
         ranges, cumulative = ranges_of(body.offsets, body.ranges), body.cumulative
         if not body.offsets and not body.ranges and cumulative is None:
             raise InvalidRequestError("body: nothing is acknowledged", operation="ack", remedy="name offsets")
@@ -177,7 +177,7 @@ class ReceivingApi:
         return Response(status_code=204)
 
     async def nack(self, request: Request) -> Response:
-        body, kept = await self._named(request, Refuse, operation="nack")
+        body, kept = await self._named(request, NackBody, operation="nack")
         if not body.offsets and not body.ranges:
             raise InvalidRequestError("body: nothing is refused", operation="nack", remedy="name offsets")
         ranges = ranges_of(body.offsets, body.ranges)
@@ -206,7 +206,7 @@ class ReceivingApi:
 
         def run() -> BrokerSubscription:
             found = self._storage.subscriptions.get(topic, name)
-            check_dead_letters(self._storage, caller, topic, name, found.options, operation="receive")
+            check_dead_letters(caller, topic, name, found.options, operation="receive")
             return found
 
         return await run_in_threadpool(run)

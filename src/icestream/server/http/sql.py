@@ -14,8 +14,8 @@ from icestream.query import Query, QueryEngine
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Sql, SqlRows
-from icestream.server.http.operations import JSON, Answer, Operation, refuse_query
+from icestream.server.http.models import SqlBody, SqlColumn, SqlRows
+from icestream.server.http.operations import JSON, Operation, ResponseSpec, refuse_query
 from icestream.server.http.waiting import ends_of
 from icestream.storage import IcebergStorage
 
@@ -35,8 +35,8 @@ class SqlApi:
                 "sql",
                 "Query topics with SQL",
                 self.sql,
-                {200: Answer("The first rows of the result.", {JSON: SqlRows})},
-                body={JSON: Sql},
+                {200: ResponseSpec("The first rows of the result.", {JSON: SqlRows})},
+                body={JSON: SqlBody},
                 errors=(400, 404, 413, 415, 429, 503, 504),
                 details="Rows not yet in the tables are seen too, unless `fresh` is false. An answer has at most "
                 "`query.max_result_rows` rows; larger results are for the Flight door.",
@@ -45,16 +45,16 @@ class SqlApi:
 
     async def sql(self, request: Request) -> Response:
         refuse_query(request, operation="sql")
-        asked = await json_body(request, Sql, self._storage.budget, operation="sql")
+        asked = await json_body(request, SqlBody, self._storage.budget, operation="sql")
         async with ends_of(request, self._closing) as ends:
             caller = caller_of(request)
             return await run_in_threadpool(self._answer, asked, caller, lambda: any(end.done() for end in ends))
 
-    def _answer(self, asked: Sql, caller: Caller, cancelled: Callable[[], bool]) -> Response:
+    def _answer(self, asked: SqlBody, caller: Caller, cancelled: Callable[[], bool]) -> Response:
         with self._queries.run(asked.sql, fresh=asked.fresh, caller=caller, cancelled=cancelled) as query:
             rows, is_cut = self._first_rows(query)
-        columns = [{"name": field.name, "type": str(field.type)} for field in query.schema]
-        return json_response({"columns": columns, "rows": rows, "truncated": is_cut})
+        columns = [SqlColumn(field.name, str(field.type)) for field in query.schema]
+        return json_response(SqlRows(columns, rows, is_cut))
 
     def _first_rows(self, query: Query) -> tuple[list[dict[str, Any]], bool]:
         """As many rows as an answer may have, and whether there were more."""

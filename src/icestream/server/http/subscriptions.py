@@ -1,26 +1,23 @@
 """Administration of subscriptions over HTTP."""
 
-from typing import Any
-
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from icestream.model.errors import SubscriptionNotFoundError
 from icestream.model.names import check_part
 from icestream.model.offsets import StartPosition
-from icestream.server.access import check_dead_letters
+from icestream.protocol.parsing import given
+from icestream.protocol.subscribe import SeekResult, SubscriptionDescription, SubscriptionList
+from icestream.server.access import open_subscription
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Model, Position, PutSubscription, Seek, Sought, Subscriptions
-from icestream.server.http.models import Subscription as SubscriptionModel
-from icestream.server.http.operations import JSON, Answer, Operation, refuse_query
+from icestream.server.http.models import Position, PositionObject, PutSubscription, Seek
+from icestream.server.http.operations import JSON, Operation, ResponseSpec, refuse_query
 from icestream.server.http.reading import parse_start
 from icestream.server.http.topics import TOPIC_PATH, topic_name
-from icestream.server.subscription_requests import description
 from icestream.storage import IcebergStorage
-from icestream.subscription import SubscriptionOptions
+from icestream.subscription import describe
 
 SUBSCRIPTIONS_PATH = f"{TOPIC_PATH}/subscriptions"
 SUBSCRIPTION_PATH = f"{SUBSCRIPTIONS_PATH}/{{subscription}}"
@@ -34,7 +31,7 @@ def position_of(value: Position) -> StartPosition:
     """A position as text, or as JSON."""
     if isinstance(value, str):
         return parse_start(value)
-    return StartPosition.from_json(value.model_dump() if isinstance(value, Model) else value)
+    return StartPosition.from_json(value.to_json() if isinstance(value, PositionObject) else value)
 
 
 class SubscriptionsApi:
@@ -42,7 +39,7 @@ class SubscriptionsApi:
         self._storage = storage
 
     def operations(self) -> list[Operation]:
-        group, described = "subscriptions", {JSON: SubscriptionModel}
+        group, described = "subscriptions", {JSON: SubscriptionDescription}
         return [
             Operation(
                 "GET",
@@ -51,7 +48,7 @@ class SubscriptionsApi:
                 group,
                 "List a topic's subscriptions by name",
                 self.list,
-                {200: Answer("The subscriptions.", {JSON: Subscriptions})},
+                {200: ResponseSpec("The subscriptions.", {JSON: SubscriptionList})},
                 errors=(400, 404, 503),
             ),
             Operation(
@@ -61,7 +58,7 @@ class SubscriptionsApi:
                 group,
                 "Describe a subscription, its progress and its consumers",
                 self.describe,
-                {200: Answer("The subscription.", described)},
+                {200: ResponseSpec("The subscription.", described)},
                 errors=(400, 404, 503),
             ),
             Operation(
@@ -72,8 +69,8 @@ class SubscriptionsApi:
                 "Create a subscription, or change its options",
                 self.put,
                 {
-                    201: Answer("The subscription was created.", described),
-                    200: Answer("The subscription as it is now.", described),
+                    201: ResponseSpec("The subscription was created.", described),
+                    200: ResponseSpec("The subscription as it is now.", described),
                 },
                 body={JSON: PutSubscription},
                 errors=(400, 404, 409, 413, 415, 429, 503),
@@ -86,7 +83,7 @@ class SubscriptionsApi:
                 group,
                 "Delete a subscription and its progress",
                 self.delete,
-                {204: Answer("The subscription is gone; its consumers were disconnected.")},
+                {204: ResponseSpec("The subscription is gone; its consumers were disconnected.")},
                 errors=(400, 404, 503),
             ),
             Operation(
@@ -96,7 +93,7 @@ class SubscriptionsApi:
                 group,
                 "Go on from another place",
                 self.seek,
-                {200: Answer("The offset that the position means.", {JSON: Sought})},
+                {200: ResponseSpec("The offset that the position means.", {JSON: SeekResult})},
                 body={JSON: Seek},
                 errors=(400, 404, 413, 415, 416, 503),
                 details="Consumers stay connected; what they have not acknowledged is forgotten.",
@@ -107,16 +104,16 @@ class SubscriptionsApi:
         refuse_query(request, operation="list subscriptions")
         name = topic_name(request)
 
-        def run() -> dict[str, Any]:
+        def run() -> SubscriptionList:
             topic = self._storage.topic(name)
-            return {"subscriptions": [description(found) for found in self._storage.subscriptions.find(topic.name)]}
+            return SubscriptionList([describe(found) for found in self._storage.subscriptions.find(topic.name)])
 
         return json_response(await run_in_threadpool(run))
 
     async def describe(self, request: Request) -> Response:
         refuse_query(request, operation="describe subscription")
         topic, name = topic_name(request), subscription_name(request)
-        return json_response(await run_in_threadpool(lambda: description(self._storage.subscriptions.get(topic, name))))
+        return json_response(await run_in_threadpool(lambda: describe(self._storage.subscriptions.get(topic, name))))
 
     async def put(self, request: Request) -> Response:
         operation = "put subscription"
@@ -125,15 +122,14 @@ class SubscriptionsApi:
         body = await json_body(request, PutSubscription, self._storage.budget, operation=operation)
         start, caller = position_of(body.start), caller_of(request)
 
-        def run() -> tuple[dict[str, Any], int]:
-            subscriptions = self._storage.subscriptions
-            try:
-                before, status = subscriptions.get(topic, name).options, 200
-            except SubscriptionNotFoundError:
-                before, status = SubscriptionOptions(), 201
-            options = _changed(before, body)
-            check_dead_letters(self._storage, caller, topic, name, options, operation=operation)
-            return description(subscriptions.open(topic, name, options, start=start)), status
+        changes = given(body)
+        del changes["start"]
+
+        def run() -> tuple[SubscriptionDescription, int]:
+            subscription, existed = open_subscription(
+                self._storage, topic, name, changes, start=start, caller=caller, operation=operation
+            )
+            return describe(subscription), 200 if existed else 201
 
         return json_response(*await run_in_threadpool(run))
 
@@ -149,11 +145,5 @@ class SubscriptionsApi:
         topic, name = topic_name(request), subscription_name(request)
         body = await json_body(request, Seek, self._storage.budget, operation=operation)
         position = position_of(body.position)
-        return json_response(
-            {"offset": await run_in_threadpool(self._storage.subscriptions.seek, topic, name, position)}
-        )
-
-
-def _changed(before: SubscriptionOptions, body: PutSubscription) -> SubscriptionOptions:
-    given = body.model_dump(include=body.model_fields_set - {"start"})
-    return SubscriptionOptions.from_json({**before.to_json(), **given})
+        offset = await run_in_threadpool(self._storage.subscriptions.seek, topic, name, position)
+        return json_response(SeekResult(offset))

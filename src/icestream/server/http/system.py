@@ -1,23 +1,22 @@
 """Health, metrics, figures and addresses over HTTP."""
 
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from icestream.model.callers import Caller
 from icestream.model.errors import UnavailableError
-from icestream.server.access import topics_of
+from icestream.server.access import subscription_stats, topics_of
+from icestream.server.flight.actions import broker_stats
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Doors, Health, Stats, StatsQuery
-from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
+from icestream.server.http.models import Doors, Health, HttpBrokerStats, HttpStats, StatsQuery
+from icestream.server.http.operations import JSON, Operation, ResponseSpec, parse_query, refuse_query
 from icestream.server.http.topics import page_of
 from icestream.server.metrics import BrokerMetrics
-from icestream.server.subscription_requests import all_figures
 from icestream.storage import IcebergStorage
 from icestream.storage.stats import topic_stats
 
@@ -47,7 +46,7 @@ class SystemApi:
                 "broker",
                 "Whether the process is alive",
                 self.health,
-                {200: Answer("It is.", {JSON: Health})},
+                {200: ResponseSpec("It is.", {JSON: Health})},
             ),
             Operation(
                 "GET",
@@ -56,7 +55,7 @@ class SystemApi:
                 "broker",
                 "Whether all doors are open",
                 self.readiness,
-                {200: Answer("They are.", {JSON: Health})},
+                {200: ResponseSpec("They are.", {JSON: Health})},
                 errors=(503,),
             ),
             Operation(
@@ -66,7 +65,11 @@ class SystemApi:
                 "broker",
                 "Metrics for Prometheus",
                 self.metrics,
-                {200: Answer("In the text format, or in OpenMetrics where that is accepted.", {"text/plain": None})},
+                {
+                    200: ResponseSpec(
+                        "In the text format, or in OpenMetrics where that is accepted.", {"text/plain": None}
+                    )
+                },
             ),
             Operation(
                 "GET",
@@ -75,7 +78,7 @@ class SystemApi:
                 "broker",
                 "Figures of the broker and its topics",
                 self.stats,
-                {200: Answer("The figures.", {JSON: Stats})},
+                {200: ResponseSpec("The figures.", {JSON: HttpStats})},
                 query=StatsQuery,
                 errors=(400, 404, 503),
                 details="Topics that were not used since the start are left out unless asked for with `topic`.",
@@ -87,18 +90,18 @@ class SystemApi:
                 "broker",
                 "The addresses that the broker listens on",
                 self.doors,
-                {200: Answer("Address by door.", {JSON: Doors})},
+                {200: ResponseSpec("Address by door.", {JSON: Doors})},
                 errors=(400,),
             ),
         ]
 
     async def health(self, _: Request) -> Response:
-        return json_response({"status": "alive"})
+        return json_response(Health("alive"))
 
     async def readiness(self, _: Request) -> Response:
         if not self._ready():
             raise UnavailableError("the broker is not ready", operation="readiness", remedy="wait and ask again")
-        return json_response({"status": "ready"})
+        return json_response(Health("ready"))
 
     async def metrics(self, request: Request) -> Response:
         text, content_type = await run_in_threadpool(self._metrics.render, request.headers.get("accept", ""))
@@ -108,7 +111,7 @@ class SystemApi:
         query = parse_query(request, StatsQuery, operation="stats")
         return json_response(await run_in_threadpool(self._figures, query, caller_of(request)))
 
-    def _figures(self, query: StatsQuery, caller: Caller) -> dict[str, Any]:
+    def _figures(self, query: StatsQuery, caller: Caller) -> HttpStats:
         storage = self._storage
         if query.topic:
             found = [storage.topic(caller.check_topic(query.topic, operation="stats"))]
@@ -117,22 +120,15 @@ class SystemApi:
         opened = found if query.topic else [topic for topic in found if topic.opened_log is not None]
         topics, next_after = page_of(opened, query)
         visible = topics_of(storage, caller)
-        return {
-            "broker": {
-                "version": self._version,
-                "topics": len(visible),
-                "open_topics": sum(topic.opened_log is not None for topic in visible),
-                "cache_bytes": storage.cache.nbytes,
-                "open_files": storage.files.open_count,
-                "in_flight_bytes": storage.budget.used_bytes,
-                "disk_free_bytes": storage.disk.free_bytes,
-                "disk_full": storage.disk.is_full,
-            },
-            "topics": [asdict(topic_stats(topic)) for topic in topics],
-            "subscriptions": [figures for topic in topics for figures in all_figures(storage, topic.name)],
-            "next_after": next_after,
-        }
+        broker = broker_stats(storage, self._version, len(visible))
+        open_topics = sum(topic.opened_log is not None for topic in visible)
+        return HttpStats(
+            broker=HttpBrokerStats(**msgspec.structs.asdict(broker), open_topics=open_topics),
+            topics=[topic_stats(topic) for topic in topics],
+            subscriptions=[figures for topic in topics for figures in subscription_stats(storage, topic.name)],
+            next_after=next_after,
+        )
 
     async def doors(self, request: Request) -> Response:
         refuse_query(request, operation="doors")
-        return json_response({"doors": self._doors()})
+        return json_response(Doors(self._doors()))

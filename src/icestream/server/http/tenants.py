@@ -4,11 +4,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from icestream.protocol.admin import TenantPage, TenantStats
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Tenant, Tenants, TenantsQuery
-from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
-from icestream.server.tenant_figures import TenantFigures
+from icestream.server.http.models import TenantsQuery
+from icestream.server.http.operations import JSON, Operation, ResponseSpec, parse_query, refuse_query
+from icestream.storage.tenant_figures import TenantFigures
 
 TENANTS_PATH = "/api/v1/tenants"
 
@@ -26,7 +27,7 @@ class TenantsApi:
                 "tenants",
                 "Figures of tenants by name",
                 self.list,
-                {200: Answer("A page of tenants.", {JSON: Tenants})},
+                {200: ResponseSpec("A page of tenants.", {JSON: TenantPage})},
                 query=TenantsQuery,
                 errors=(400, 503),
                 details="Since the broker started. A tenant's own token sees that tenant alone.",
@@ -38,7 +39,7 @@ class TenantsApi:
                 "tenants",
                 "Figures of a tenant",
                 self.describe,
-                {200: Answer("The tenant.", {JSON: Tenant})},
+                {200: ResponseSpec("The tenant.", {JSON: TenantStats})},
                 errors=(400, 404, 503),
             ),
         ]

@@ -1,22 +1,21 @@
 """Topics over HTTP."""
 
-from typing import Any
-
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from icestream.model.errors import TopicExistsError
 from icestream.model.names import TopicName, check_part
+from icestream.protocol.admin import CreateTopic, TopicDescription, UpdateTopic
+from icestream.protocol.parsing import given
 from icestream.server.access import topics_of
+from icestream.server.flight.actions import create_topic
 from icestream.server.http.authorization import caller_of
 from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import CreateTopic, DeleteQuery, Topics, TopicsQuery, UpdateTopic
-from icestream.server.http.models import Topic as TopicModel
-from icestream.server.http.operations import JSON, Answer, Operation, parse_query, refuse_query
+from icestream.server.http.models import DeleteQuery, TopicPage, TopicsQuery
+from icestream.server.http.operations import JSON, Operation, ResponseSpec, parse_query, refuse_query
 from icestream.storage import IcebergStorage, Topic
-from icestream.storage.record import topic_schema
 
 TOPICS_PATH = "/api/v1/topics"
 TOPIC_PATH = f"{TOPICS_PATH}/{{namespace}}/{{name}}"
@@ -34,7 +33,7 @@ class TopicsApi:
         self._storage = storage
 
     def operations(self) -> list[Operation]:
-        described = {JSON: TopicModel}
+        described = {JSON: TopicDescription}
         return [
             Operation(
                 "GET",
@@ -43,7 +42,7 @@ class TopicsApi:
                 "topics",
                 "List topics by name",
                 self.list,
-                {200: Answer("A page of topics.", {JSON: Topics})},
+                {200: ResponseSpec("A page of topics.", {JSON: TopicPage})},
                 query=TopicsQuery,
                 errors=(400, 503),
                 details="Opens no log: offsets are null for topics that were not used since the start.",
@@ -56,8 +55,8 @@ class TopicsApi:
                 "Create a topic",
                 self.create,
                 {
-                    201: Answer("The topic was created.", described, {"Location": "Where the topic is."}),
-                    200: Answer("The topic existed, and `if_not_exists` was given.", described),
+                    201: ResponseSpec("The topic was created.", described, {"Location": "Where the topic is."}),
+                    200: ResponseSpec("The topic existed, and `if_not_exists` was given.", described),
                 },
                 body={JSON: CreateTopic},
                 errors=(400, 409, 413, 415, 429, 503),
@@ -69,7 +68,7 @@ class TopicsApi:
                 "topics",
                 "Describe a topic",
                 self.describe,
-                {200: Answer("The topic.", described)},
+                {200: ResponseSpec("The topic.", described)},
                 errors=(400, 404, 503),
             ),
             Operation(
@@ -79,7 +78,7 @@ class TopicsApi:
                 "topics",
                 "Change a topic",
                 self.update,
-                {200: Answer("The topic as it is now.", described)},
+                {200: ResponseSpec("The topic as it is now.", described)},
                 body={JSON: UpdateTopic},
                 errors=(400, 404, 409, 413, 415, 503),
             ),
@@ -90,7 +89,7 @@ class TopicsApi:
                 "topics",
                 "Delete a topic and its messages",
                 self.delete,
-                {204: Answer("The topic is gone.")},
+                {204: ResponseSpec("The topic is gone.")},
                 errors=(400, 404, 503),
             ),
         ]
@@ -99,10 +98,10 @@ class TopicsApi:
         query = parse_query(request, TopicsQuery, operation="list topics")
         caller = caller_of(request)
 
-        def run() -> dict[str, Any]:
+        def run() -> TopicPage:
             topics, next_after = page_of(topics_of(self._storage, caller, query.prefix), query)
-            # Opening no log: so a damaged topic cannot hide the others either.
-            return {"topics": [topic.describe(open_log=False) for topic in topics], "next_after": next_after}
+            # No log is opened, so a damaged topic cannot hide the others.
+            return TopicPage([topic.summarize() for topic in topics], next_after)
 
         return json_response(await run_in_threadpool(run))
 
@@ -111,27 +110,16 @@ class TopicsApi:
         body = await json_body(request, CreateTopic, self._storage.budget, operation="create topic")
         caller_of(request).check_topic(body.topic, operation="create topic")
 
-        def run() -> tuple[dict[str, Any], int]:
-            topics = self._storage.topics
+        def run() -> tuple[TopicDescription, int]:
             try:
-                topic = topics.create(
-                    body.topic,
-                    ack=body.ack or self._storage.settings.topics.default_ack,
-                    schema=topic_schema(body.arrow_schema) if body.arrow_schema is not None else None,
-                    retention_minutes=body.retention_minutes,
-                    retention_mb=body.retention_mb,
-                    partition_by=body.partition_by,
-                    sort_by=body.sort_by,
-                    storage=body.storage,
-                )
+                return create_topic(self._storage, body, if_not_exists=False), 201
             except TopicExistsError:
                 if not body.if_not_exists:
                     raise
-                return topics.get(body.topic).describe(), 200
-            return topic.describe(), 201
+                return self._storage.topics.get(body.topic).describe(), 200
 
         description, status = await run_in_threadpool(run)
-        headers = {"Location": f"{TOPICS_PATH}/{description['topic']}"} if status == 201 else None  # noqa: PLR2004
+        headers = {"Location": f"{TOPICS_PATH}/{description.topic}"} if status == 201 else None  # noqa: PLR2004
         return json_response(description, status, headers)
 
     async def describe(self, request: Request) -> Response:
@@ -143,8 +131,7 @@ class TopicsApi:
         refuse_query(request, operation="update topic")
         name = topic_name(request)
         body = await json_body(request, UpdateTopic, self._storage.budget, operation="update topic")
-        changes = body.model_dump(include=body.model_fields_set, by_alias=True)
-        return json_response(await run_in_threadpool(lambda: self._storage.topics.update(name, changes).describe()))
+        return json_response(await run_in_threadpool(lambda: self._storage.topics.update(name, given(body)).describe()))
 
     async def delete(self, request: Request) -> Response:
         query = parse_query(request, DeleteQuery, operation="delete topic")

@@ -27,13 +27,13 @@ from icestream.server.http.consumers import (
     Consumers,
     KeptConsumer,
     delivered_as_json,
-    open_subscription,
+    open_for_stream,
     ranges_of,
 )
 from icestream.server.http.errors import STATUS, NoSuchRouteError, error_response, shorten
 from icestream.server.http.events import allowed_origins, check_origin
-from icestream.server.http.models import Control, SocketQuery
-from icestream.server.http.operations import Answer, Operation, parse_query
+from icestream.server.http.models import SocketControl, SocketQuery
+from icestream.server.http.operations import Operation, ResponseSpec, parse_query
 from icestream.server.http.subscriptions import SUBSCRIPTION_PATH
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
@@ -79,7 +79,7 @@ class SocketApi:
                 "subscriptions",
                 "Receive messages of a subscription over a WebSocket",
                 self.refuse,
-                {101: Answer("The WebSocket is open.")},
+                {101: ResponseSpec("The WebSocket is open.")},
                 query=SocketQuery,
                 errors=(400, 403, 426, 429),
                 details='Text frames. The broker sends `{"subscribed": …}`, then `{"messages": […]}`; an error is '
@@ -118,7 +118,7 @@ class SocketApi:
     async def _serve(self, socket: WebSocket) -> None:
         """Returns when the door closes; a client that leaves is a WebSocketDisconnect."""
         query = parse_query(socket, SocketQuery, operation=_OPERATION)
-        subscription = await open_subscription(self._storage, socket, query, operation=_OPERATION)
+        subscription = await open_for_stream(self._storage, socket, query, operation=_OPERATION)
         kept = await self._consumers.connect(
             subscription, query.consumer, max_messages=query.credit, max_bytes=NO_LIMIT_BYTES
         )
@@ -164,7 +164,7 @@ async def _listen(socket: WebSocket, session: ConsumerSession) -> None:
 
 
 def _obey(session: ConsumerSession, text: str) -> None:
-    said = parse_json(bytearray(text, "utf-8", "replace"), Control, operation=_OPERATION)
+    said = parse_json(bytearray(text, "utf-8", "replace"), SocketControl, operation=_OPERATION)
     if said.ack_cumulative is not None:
         session.ack_cumulative(said.ack_cumulative)
     if said.ack or said.ack_ranges:

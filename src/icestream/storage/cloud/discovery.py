@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
 from icestream.cloud import (
@@ -78,13 +79,13 @@ class TopicFile(NamedTuple):
             return None
 
     def write(self, store: ObjectStore) -> None:
-        fields = {"record": asdict(self.record), "head": asdict(self.head)}
+        fields = {"record": msgspec.to_builtins(self.record), "head": asdict(self.head)}
         data = json.dumps(fields, separators=(",", ":")).encode()
         store.put(topic_key(self.record.name, self.head.stream_id), data)
 
 
 def record_of(fields: dict[str, Any]) -> TopicRecord:
-    return TopicRecord.from_bytes(json.dumps(fields).encode())
+    return msgspec.convert(fields, TopicRecord)
 
 
 def find_streams(store: ObjectStore, prefix: str = "") -> list[FoundStream]:

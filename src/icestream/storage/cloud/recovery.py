@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from icestream.cloud import ObjectDescriptor, ObjectStore, Trailer, UploadHead
 from icestream.cloud.object import check_trailer, stream_prefix, topic_prefix
 from icestream.metadata import MetadataStore, keys
@@ -157,7 +159,7 @@ class TopicRecovery:
         self._check_store(registry)
         # 2
         head = self._claim(registry, record, noted, committed)
-        record = replace(record, epoch=head.epoch, has_log=True, log_id="", log_location="")
+        record = msgspec.structs.replace(record, epoch=head.epoch, has_log=True, log_id="", log_location="")
         TopicFile(record, head).write(self._store)
         # 3
         objects = self._describe_all(registry, head)

@@ -6,11 +6,12 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from icestream.cloud import UploadHead
@@ -91,7 +92,7 @@ class TopicUploads:
                 cloud.stream_id,
                 LogSource(log),
                 cloud.store,
-                record=lambda: asdict(self.reservation.record),
+                record=lambda: msgspec.to_builtins(self.reservation.record),
                 cancelled=self._cancelled.is_set,
                 clock=clock,
             ),
