@@ -30,11 +30,10 @@ MAX_FLUSH_WAIT_MS = 10_000
 Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Retention: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 53)]
-RetentionChange: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
-"""0 removes the limit."""
+RetentionOrZero: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Expressions: TypeAlias = Annotated[tuple[str, ...], Meta(max_length=16)]
 _CHANGEABLE = {"changeable": True}
-_CHANGEABLE_LIMIT = {"changeable": True, "change": RetentionChange | None}
+_CHANGEABLE_LIMIT = {"changeable": True, "with_zero": RetentionOrZero | None}
 Base64: TypeAlias = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 TopicText: TypeAlias = Annotated[str, Meta(description="`namespace/name`, or a bare `name` in namespace `default`.")]
 
@@ -115,30 +114,29 @@ class CreateTopic(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TopicChanges(Request):
-    """Only the attributes that are given change; null or 0 removes a retention limit."""
+    """Only the attributes that are given change."""
 
 
 class ChangeTopic(TopicChanges):
     topic: TopicText
 
 
-def _changeable_fields() -> list[tuple[str, Any, Any]]:
+def _with_changes(name: str, base: type[TopicChanges], *, zero_removes: bool) -> Any:
+    """Return `base` with the changeable attributes as fields that a request may leave out."""
     fields = []
     for one in msgspec.structs.fields(TopicAttributes):
         if one.encode_name in CHANGEABLE:
             meta = one.type.__metadata__[-1]
-            kind: Any = Annotated[meta.extra.get("change", one.type), Meta(description=meta.description)]
-            fields.append((one.name, kind | UnsetType, field(name=one.encode_name, default=UNSET)))
-    return fields
+            kind = meta.extra.get("with_zero", one.type) if zero_removes else one.type
+            described: Any = Annotated[kind, Meta(description=meta.description)]
+            fields.append((one.name, described | UnsetType, field(name=one.encode_name, default=UNSET)))
+    return defstruct(name, fields, bases=(base,), module=__name__, kw_only=True)
 
 
-def _with_changes(name: str, base: type[TopicChanges]) -> Any:
-    return defstruct(name, _changeable_fields(), bases=(base,), module=__name__, kw_only=True)
-
-
-UpdateTopic: type[TopicChanges] = _with_changes("UpdateTopic", TopicChanges)
-"""The body of HTTP's PATCH. The path names the topic."""
-UpdateTopicAction: type[ChangeTopic] = _with_changes("UpdateTopicAction", ChangeTopic)
+UpdateTopic: type[TopicChanges] = _with_changes("UpdateTopic", TopicChanges, zero_removes=False)
+"""The body of HTTP's PATCH. The path names the topic. Null removes a limit."""
+UpdateTopicAction: type[ChangeTopic] = _with_changes("UpdateTopicAction", ChangeTopic, zero_removes=True)
+"""The request over Flight, whose clients do not send null: 0 removes a limit."""
 
 
 def changed_attributes(request: TopicChanges) -> dict[str, Any]:

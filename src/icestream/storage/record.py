@@ -96,8 +96,8 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
                 place=self.topic,
                 remedy=f"{', '.join(sorted(CHANGEABLE))} can",
             )
-        request = convert(changes, UpdateTopic, operation="update topic")
-        fields = {name: None if value == 0 else value for name, value in changed_attributes(request).items()}
+        changes = {name: None if value == 0 else value for name, value in changes.items()}
+        fields = changed_attributes(convert(changes, UpdateTopic, operation="update topic"))
         if "ack" in fields:
             self.check_ack(AckLevel(str(fields["ack"])))
         if "encoded_schema" in fields:
