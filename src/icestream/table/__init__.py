@@ -1,17 +1,28 @@
-"""Topics as Iceberg tables. The only package that knows the Iceberg library.
+"""Topics as Iceberg tables. The only package that uses the Iceberg library.
 
 What it guarantees:
 
-- Each message stands in the table once. A commit appends files and moves the table's *ledger* (stream, epoch, committed
-  offset) in one catalog commit that names the state it was planned on; a stale one is refused, and when the outcome of
-  one is not known the ledger tells. `commit` has the steps.
-- A table that belongs to another stream, or whose columns do not fit the topic's, is refused and never written.
-- Everything that a commit names is durable before it is named.
-- Types lose no value: `types` says what becomes what, and `check_table_schema` refuses the rest when a topic is made.
-- Metadata stays small by itself: commits drop old snapshots and merge small manifests.
+- Each message stands in the table exactly once. A commit appends files and moves the table's *ledger* (stream, epoch,
+  committed offset) in one catalog commit that names the state it was planned on. The catalog refuses a stale commit.
+  After an unknown outcome the ledger tells whether it happened. `commit` has the steps.
+- A table of another stream, or one whose columns do not fit the topic's, is refused and never written.
+- Every file that a commit names is durable before the commit.
+- Types lose no value. `schema` has the mapping, and `check_table_schema` refuses the other types when a topic is
+  created.
+- Metadata stays small: commits drop old snapshots and merge small manifests.
+- Rows are read in offset order, whatever the order of files, and of rows inside them.
 
-`Tables` finds and makes tables; `TopicTable` is one loaded state, which commits; `TableWriter` goes to wherever the
-data is, writes files, and needs no catalog. On disk it is plain Iceberg: docs/formats/table.md.
+`Tables` finds and creates tables. `TopicTable` is one loaded state of a table; it reads and commits. `TableWriter` is
+sent to the workers that hold the data; it writes files and needs no catalog. On disk it is plain Iceberg:
+docs/formats/table.md. A topic's Parquet copy is a table too: `parquet_copy`.
+
+Example::
+
+    table = Tables(settings).open(TableSpec(topic, stream_id, epoch, schema))
+    files = table.writer().write(batches, max_memory_bytes=64 << 20)
+    table = table.commit(files, start=0, end=1_000, epoch=epoch)
+    for batch in table.scan():
+        ...
 """
 
 from icestream.table.history import AddedFile

@@ -1,4 +1,6 @@
-"""A Parquet bloom filter: which values a row group does not hold.
+"""Bloom filters of data files: which values a row group does not hold.
+
+A filter has Parquet's format:
 
 ```
 header                                              blocks, 32 bytes each
@@ -6,8 +8,24 @@ header                                              blocks, 32 bytes each
    zigzag varint         split block, xxHash64, uncompressed
 ```
 
-A value's hash chooses a block with its upper half, and one bit of each word with its lower. A value that was put in has
-all eight bits set; of others about one in a hundred has.
+The upper half of a value's hash chooses a block, the lower half one bit in each of its words. A value in the filter has
+all eight bits set; of the other values about one in a hundred has.
+
+**Own filters** are for the columns in the property `icestream.bloom-filter-columns`. They lie behind row groups, where
+Parquet allows them. But the file's key-value metadata says where, and not its columns:
+
+    icestream.bloom-filters = {"trace_id": [[position, bytes, crc32], … one for each row group]}
+
+There are two reasons. Parquet has a checksum for pages and none for filters, and a lost bit in a filter hides rows;
+with our checksum a damaged filter is skipped. And DuckDB, up to 1.5.5, probes a binary column's filter with the printed
+value instead of the bytes, so that `WHERE trace_id = …` finds nothing; it does not see our filters.
+
+**Parquet's filters** are for columns with Iceberg's property `write.parquet.bloom-filter-enabled.column.NAME`, which
+other engines obey too. icestream writes them and does not read them. `write.parquet.bloom-filter-fpp.column.NAME` and
+`write.parquet.bloom-filter-max-bytes` apply to both kinds. Only columns of primitive types have filters.
+
+What reading guarantees: a row group is skipped only because of a filter whose checksum matches. A damaged filter costs
+time and hides no row.
 """
 
 import json
@@ -41,18 +59,18 @@ class BloomFilter:
 
     @classmethod
     def parse(cls, content: bytes | memoryview) -> Self | None:
-        """None unless it is a filter of the one kind that there is so far."""
+        """Parse a filter; None if it is not of the only known kind."""
         content = memoryview(content)
-        size, place = _number(content)
-        if content[place : place + len(_KIND)] != _KIND:
+        size, start = _blocks_size(content)
+        if content[start : start + len(_KIND)] != _KIND:
             return None
-        blocks = content[place + len(_KIND) :]
+        blocks = content[start + len(_KIND) :]
         if not len(blocks) or len(blocks) != size or size % _BLOCK.size:
             return None
         return cls(blocks)
 
     def may_hold(self, value: bytes) -> bool:
-        """False only of a value that was not put in. The value is as Parquet stores it plainly, without its length."""
+        """Return False only for a value that is not in the filter. Takes Parquet's plain encoding, without length."""
         digest = xxh64_intdigest(value)
         count = len(self.blocks) // _BLOCK.size
         words = _BLOCK.unpack_from(self.blocks, (((digest >> 32) * count) >> 32) * _BLOCK.size)
@@ -61,7 +79,7 @@ class BloomFilter:
 
 
 def stored(value: object, physical_type: str) -> bytes | None:
-    """A value as Parquet stores it; none for types about which filters are not asked."""
+    """Return a value in Parquet's plain encoding; None for types that have no filters."""
     if physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
         if isinstance(value, str):
             return value.encode()
@@ -75,36 +93,16 @@ def stored(value: object, physical_type: str) -> bytes | None:
         return None
 
 
-def _number(content: memoryview) -> tuple[int, int]:
-    """The number of bytes of all blocks, and where the rest of the header begins; nothing if there is no number."""
+def _blocks_size(content: memoryview) -> tuple[int, int]:
+    """Return the bytes of all blocks, and the position of the rest of the header; zeros if it cannot be read."""
     if not len(content) or content[0] != _NUMBER_OF_BYTES:
         return 0, 0
     value = 0
-    for place, byte in enumerate(content[1 : 1 + _MAX_VARINT_BYTES]):
-        value |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(content[1 : 1 + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * index)
         if not byte & 0x80:
-            return 0 if value & 1 else value >> 1, place + 2  # odd ones are negative
+            return 0 if value & 1 else value >> 1, index + 2  # odd numbers are negative
     return 0, 0
-
-
-# --------------------
-# Bloom filters of a data file: icestream's own, and those of Parquet where the table asks for them.
-#
-# **Own filters** are for the columns of the property `icestream.bloom-filter-columns`. They have Parquet's format
-# and lie
-# where it allows for them, behind row groups; but the file's key-value metadata says where, and not its columns:
-#
-#     icestream.bloom-filters = {"trace_id": [[position, bytes, crc32], … one for each row group]}
-#
-# For two reasons. Parquet has a checksum for pages and none for filters, and a bit that is lost in a filter hides rows;
-# with one, a damaged filter is passed over. And DuckDB, up to 1.5.5, asks a binary column's filter for the printed
-# value
-# instead of the bytes, so that `WHERE trace_id = …` finds nothing; what it does not see does not mislead it.
-#
-# **Parquet's filters** are for columns with `write.parquet.bloom-filter-enabled.column.NAME`, which is Iceberg's
-# word for
-# them and that other engines obey too. `write.parquet.bloom-filter-fpp.column.NAME` and
-# `write.parquet.bloom-filter-max-bytes` hold for both kinds. Only plain columns have filters.
 
 
 OWN_COLUMNS = "icestream.bloom-filter-columns"
@@ -117,18 +115,18 @@ _MAX_BYTES = "write.parquet.bloom-filter-max-bytes"
 _DEFAULT_FPP = 0.01
 _DEFAULT_MAX_BYTES = 1024 * 1024
 _HASHES = 8
-_GATHERED_BYTES = 1024 * 1024
+_COLLECTED_BYTES = 1024 * 1024
 
-Options = dict[str, dict[str, Any]]
-"""What Parquet's writer is told: for each column how many values to expect, and how often a filter may be wrong."""
+FilterOptions = dict[str, dict[str, Any]]
+"""Options of Parquet's writer: for each column the expected number of values and the false-positive rate."""
 
 
-def own_options(table: Schema, properties: Mapping[str, str]) -> Options:
+def own_options(table: Schema, properties: Mapping[str, str]) -> FilterOptions:
     wanted = set(properties.get(OWN_COLUMNS, "").split("\n"))
     return {name: _options(name, properties) for name in _plain_columns(table) if name in wanted}
 
 
-def parquet_options(table: Schema, properties: Mapping[str, str]) -> Options:
+def parquet_options(table: Schema, properties: Mapping[str, str]) -> FilterOptions:
     return {
         name: _options(name, properties)
         for name in _plain_columns(table)
@@ -147,14 +145,14 @@ def _plain_columns(table: Schema) -> list[str]:
 
 
 def _options(name: str, properties: Mapping[str, str]) -> dict[str, Any]:
-    """For as many values as fit; Parquet writes a filter as small as what came in allows."""
-    fpp = _note_number(properties.get(_FPP + name), 1.0, _DEFAULT_FPP)
-    most = _note_number(properties.get(_MAX_BYTES), float("inf"), _DEFAULT_MAX_BYTES)
+    """Return the options for as many values as fit. Parquet makes the filter as small as its values allow."""
+    fpp = _number_between(properties.get(_FPP + name), 1.0, _DEFAULT_FPP)
+    most = _number_between(properties.get(_MAX_BYTES), float("inf"), _DEFAULT_MAX_BYTES)
     return {"ndv": max(1, int(most * 8 * -log(1 - fpp ** (1 / _HASHES)) / _HASHES)), "fpp": fpp}
 
 
-def _note_number(text: str | None, below: float, default: float) -> float:
-    """A number between 0 and a limit; the default if somebody has set something else."""
+def _number_between(text: str | None, below: float, default: float) -> float:
+    """Return a number between 0 and a limit; the default if the text is no such number."""
     try:
         number = float(text or default)
     except ValueError:
@@ -163,7 +161,7 @@ def _note_number(text: str | None, below: float, default: float) -> float:
 
 
 class FilterNote(NamedTuple):
-    """Where a row group's filter is, and what it is."""
+    """Position, length and checksum of a row group's filter."""
 
     position: int
     nbytes: int
@@ -172,36 +170,36 @@ class FilterNote(NamedTuple):
 
 @dataclass
 class OwnFilters:
-    """Those of one file, made as its row groups are written.
+    """The own filters of one file, made while its row groups are written.
 
-    They are gathered, so that they lie side by side and are read together, but not without end.
+    They are collected up to a size and then written side by side, so that one request reads many.
     """
 
-    options: Options
+    options: FilterOptions
     notes: dict[str, list[FilterNote]] = field(default_factory=lambda: defaultdict(list))
-    gathered: list[tuple[str, bytes]] = field(default_factory=list)
+    collected: list[tuple[str, bytes]] = field(default_factory=list)
 
     def add(self, rows: pa.Table, stream: pa.NativeFile) -> None:
-        """Make the filters of the row group that was written last."""
+        """Make the filters of the row group that was just written."""
         if self.options:
-            self.gathered += _made(rows.select(list(self.options)), self.options)
-        if sum(len(content) for _, content in self.gathered) >= _GATHERED_BYTES:
+            self.collected += _made(rows.select(list(self.options)), self.options)
+        if sum(len(content) for _, content in self.collected) >= _COLLECTED_BYTES:
             self._flush(stream)
 
     def finish(self, stream: pa.NativeFile) -> dict[str, str]:
-        """Write what is left, and return what the file is to note; for the moment before its footer is written."""
+        """Write the remaining filters, and return their metadata. Call it just before the footer is written."""
         self._flush(stream)
         return {NOTES: json.dumps(self.notes, separators=(",", ":"))} if self.notes else {}
 
     def _flush(self, stream: pa.NativeFile) -> None:
-        for column, content in self.gathered:
+        for column, content in self.collected:
             self.notes[column].append(FilterNote(stream.tell(), len(content), crc32(content)))
             stream.write(content)
-        self.gathered = []
+        self.collected = []
 
 
-def _made(columns: pa.Table, options: Options) -> Iterator[tuple[str, bytes]]:
-    """The filters of some columns. Parquet's writer makes them: it writes the columns once more, into memory."""
+def _made(columns: pa.Table, options: FilterOptions) -> Iterator[tuple[str, bytes]]:
+    """Yield the filters of some columns. Parquet's writer makes them: it writes the columns again, into memory."""
     rows = max(1, columns.num_rows)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -222,7 +220,7 @@ def _made(columns: pa.Table, options: Options) -> Iterator[tuple[str, bytes]]:
 
 
 def filter_notes(metadata: pq.FileMetaData) -> dict[str, list[FilterNote]]:
-    """For each column its filters by row group; nothing that is not clearly that."""
+    """Return for each column its filters by row group; nothing for metadata that cannot be read."""
     try:
         found = json.loads((metadata.metadata or {})[NOTES.encode()])
         return {
@@ -234,27 +232,19 @@ def filter_notes(metadata: pq.FileMetaData) -> dict[str, list[FilterNote]]:
         return {}
 
 
-# --------------------
-# The bloom filters of one data file, asked which row groups can hold a value.
-#
-# What it guarantees: a row group is left out only on the word of a filter that is, by its checksum, what was
-# written. One
-# that is not says nothing, and the rows are read: a damaged filter costs time and hides no row. Parquet's own filters
-# have no checksum and are not asked. Filters are read when first needed, those of a column together as far as they lie
-# near each other: a store answers one request sooner than many.
-
-
 _MAX_GAP_BYTES = 64 * 1024
 _MAX_READ_BYTES = 8 * 1024 * 1024
-"""Of one request; a filter that is larger is not read."""
+"""Bytes of one request. A larger filter is not read."""
 
 ReadAt = Callable[[int, int], bytes]
-"""So many bytes of the file from a position on."""
+"""Reads bytes of a file: position and length."""
 
 
 class FileFilters:
+    """The own filters of a data file. They are read when first needed, those of a column with few requests."""
+
     def __init__(self, metadata: FileMetaData, numbers: Mapping[str, int], groups: Sequence[int], read: ReadAt) -> None:
-        """For the row groups that are still in question; `numbers` are those of the columns."""
+        """`groups` are the row groups that may still match; `numbers` are the indexes of the columns."""
         self._metadata = metadata
         self._numbers = numbers
         self._groups = groups
@@ -262,7 +252,7 @@ class FileFilters:
         self._loaded: dict[str, dict[int, BloomFilter]] = {}
 
     def may_hold(self, group: int, column: str, value: object) -> bool:
-        """Whether a row group can have rows with a value in a column, which is called as in the file."""
+        """Return whether a row group can have rows with a value in a column, by the file's name of the column."""
         if column not in self._notes or column not in self._numbers:
             return True
         if column not in self._loaded:
@@ -289,25 +279,25 @@ class FileFilters:
 
 
 def _contents(notes: Iterable[FilterNote], read: ReadAt) -> dict[FilterNote, memoryview]:
-    """The filters in the order of their positions, read with few requests."""
+    """Read filters, in the order of their positions, with few requests."""
     found: dict[FilterNote, memoryview] = {}
-    for together in _neighbours(notes):
-        begin = together[0].position
-        content = memoryview(read(begin, max(note.position + note.nbytes for note in together) - begin))
-        found |= {note: content[note.position - begin :][: note.nbytes] for note in together}
+    for neighbours in _neighbours(notes):
+        begin = neighbours[0].position
+        content = memoryview(read(begin, max(note.position + note.nbytes for note in neighbours) - begin))
+        found |= {note: content[note.position - begin :][: note.nbytes] for note in neighbours}
     return found
 
 
 def _neighbours(notes: Iterable[FilterNote]) -> Iterator[list[FilterNote]]:
-    together: list[FilterNote] = []
+    neighbours: list[FilterNote] = []
     for note in notes:
         if note.position < 0 or not 0 < note.nbytes <= _MAX_READ_BYTES:
             continue
-        if together:
-            gap = note.position - together[-1].position - together[-1].nbytes
-            if gap > _MAX_GAP_BYTES or note.position + note.nbytes - together[0].position > _MAX_READ_BYTES:
-                yield together
-                together = []
-        together.append(note)
-    if together:
-        yield together
+        if neighbours:
+            gap = note.position - neighbours[-1].position - neighbours[-1].nbytes
+            if gap > _MAX_GAP_BYTES or note.position + note.nbytes - neighbours[0].position > _MAX_READ_BYTES:
+                yield neighbours
+                neighbours = []
+        neighbours.append(note)
+    if neighbours:
+        yield neighbours

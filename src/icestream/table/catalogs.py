@@ -1,8 +1,8 @@
-"""One factory for the catalogs: SQL (SQLite, PostgreSQL), REST, Glue, memory.
+"""Opens catalogs by configuration: SQL (SQLite, PostgreSQL), REST, Glue, memory.
 
-What the settings say about the catalog and the object store becomes properties of the catalog library; those in
-`catalog.properties` win. Credentials that the settings do not give come from the environment, as each library finds
-them. No error text holds a property's value.
+The settings of catalog and object store become properties of the catalog library; those in `catalog.properties` win.
+Credentials that are not set come from the environment, as each library finds them. No error text holds a property's
+value.
 """
 
 import re
@@ -21,15 +21,15 @@ from icestream.table.files import IMPLEMENTATION
 
 _MAX_REASON = 300
 _LIBRARIES = {"rest": "icestream.table.rest_catalog", "glue": "pyiceberg.catalog.glue"}
-_HIDDEN = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s\"')]*")  # in an address: what is before the host, and the query
+_HIDDEN = re.compile(r"(?<=//)[^/@\s]*@|\?[^\s\"')]*")  # in a URL: user and password, and the query
 
 
 def catalog_properties(settings: Settings) -> dict[str, str]:
-    """What the catalog library is told."""
+    """Return the properties for the catalog library."""
     catalog = settings.catalog
     properties = {"type": catalog.type, "py-io-impl": IMPLEMENTATION, **_object_store(settings)}
     if catalog.type == "sql":
-        from icestream.table.sql_catalogs import database_uri  # noqa: PLC0415 - costly, and of no use to writing tasks
+        from icestream.table.sql_catalogs import database_uri  # noqa: PLC0415 - slow to import, and writing tasks do not need it
 
         properties["uri"] = database_uri(str(catalog.uri), catalog.timeout_seconds)
         properties["pool_pre_ping"] = "true"
@@ -45,7 +45,7 @@ def catalog_properties(settings: Settings) -> dict[str, str]:
 
 
 def warehouse_location(settings: Settings) -> str | None:
-    """The warehouse as a URI; a path becomes absolute, so that it means the same in every process."""
+    """Return the warehouse as a URI. A path becomes absolute, so every process means the same one."""
     warehouse, store = settings.catalog.warehouse, settings.object_store
     if warehouse is None:
         return f"s3://{store.bucket}" if settings.catalog.type == "glue" and store.bucket else None
@@ -55,13 +55,13 @@ def warehouse_location(settings: Settings) -> str | None:
 
 
 def load_library(settings: Settings) -> None:
-    """Import the library of such a catalog now, if it is installed, so that `open_catalog` need not."""
+    """Import the catalog's library now, if it is installed, so that `open_catalog` is quick."""
     with suppress(ModuleNotFoundError):
         import_module(_LIBRARIES.get(settings.catalog.type, "icestream.table.sql_catalogs"))
 
 
 def open_catalog(settings: Settings) -> Catalog:
-    """A catalog that threads can share; it keeps and reuses its connections."""
+    """Open a catalog that threads can share. It keeps and reuses its connections."""
     try:
         properties = catalog_properties(settings)
         return _open(settings, properties)
@@ -80,7 +80,7 @@ def open_catalog(settings: Settings) -> Catalog:
 
 
 def _open(settings: Settings, properties: dict[str, str]) -> Catalog:
-    # Each catalog's library is imported for those who have such a catalog: some are costly, some are not installed.
+    # Only the library of this catalog is imported: some are slow to import, some are not installed.
     kind, name = settings.catalog.type, settings.catalog.name
     match kind:
         case "rest":
@@ -100,7 +100,7 @@ def _open(settings: Settings, properties: dict[str, str]) -> Catalog:
 
 
 def place(settings: Settings) -> str:
-    """Where the catalog is, for error texts: without user, password or query."""
+    """Return the catalog's URL for error texts, without user, password or query."""
     uri = settings.catalog.uri
     if uri is None:
         return f"catalog {settings.catalog.name}"
@@ -109,22 +109,22 @@ def place(settings: Settings) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """A short text for a library's error, without what addresses hold beside the place: users, passwords, tokens."""
-    cause = getattr(error, "orig", error)  # SQL errors have one, and would repeat statement and parameters themselves
+    """Return a short text for a library's error. Its URLs are without users, passwords and tokens."""
+    cause = getattr(error, "orig", error)  # an SQL error itself repeats statement and parameters
     first = _HIDDEN.sub("", str(cause).strip().partition("\n")[0])[:_MAX_REASON]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 @contextmanager
 def reporting(operation: str, where: str) -> Iterator[None]:
-    """What the catalog or the tables' store raises, as an error that says where, and that it may pass."""
+    """Raise the errors of the catalog and of the tables' store as a retryable error that names the table."""
     try:
         yield
     except IcestreamError:
         raise
     except Exception as error:
         raise CatalogUnavailableError(
-            f"the catalog or its store failed: {reason(error)}", operation=operation, place=where
+            f"the catalog or the tables' store failed: {reason(error)}", operation=operation, place=where
         ) from error
 
 
@@ -140,7 +140,7 @@ def _object_store(settings: Settings) -> dict[str, str]:
             "s3.session-token": _shown(store.session_token),
             "s3.connect-timeout": str(settings.catalog.timeout_seconds),
             "s3.request-timeout": str(settings.catalog.timeout_seconds),
-            # Without an endpoint the client addresses by host name anyway.
+            # Without an endpoint the client always addresses by host name.
             "s3.force-virtual-addressing": "true" if store.endpoint and not store.path_style else None,
         }
     elif store.type == "gcs":

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 _PLAN_AGAIN = "load the table again and plan from its ledger"
 MAX_MERGED_FILES = 1000
-"""A merge makes no manifest of more files than this, about 0.3 s of work; larger ones are for maintenance to join."""
+"""A merge makes no manifest of more files than this, about 0.3 s of work. Maintenance merges larger ones."""
 FORMAT_VERSION: Literal[2] = 2
 _CODEC: Literal["deflate"] = "deflate"
 
@@ -111,7 +111,7 @@ class ManifestWriters:
         return [self._write(spec_id, entries) for spec_id, entries in by_spec.items()]
 
     def merged(self, manifests: Sequence[ManifestFile]) -> ManifestFile | None:
-        """One manifest with the live files of several of the same spec; none if nothing in them lives."""
+        """Write one manifest with the live files of several of the same spec; return None if they have none."""
         entries = [
             ManifestEntry.from_args(
                 status=ManifestEntryStatus.EXISTING,
@@ -126,7 +126,7 @@ class ManifestWriters:
         return self._write(manifests[0].partition_spec_id, entries) if entries else None
 
     def compacted(self, manifests: Sequence[ManifestFile], merge_count: int) -> list[ManifestFile]:
-        """`manifests` with one group merged, if one is due."""
+        """Return `manifests` with one group merged, if one is due."""
         group = merge_group(manifests, merge_count)
         if not group:
             return [*manifests]
@@ -163,7 +163,7 @@ class ManifestWriters:
 
 
 def merge_group(manifests: Sequence[ManifestFile], merge_count: int) -> list[ManifestFile]:
-    """The data manifests that are to be merged now: of one spec and size, the oldest first; or none."""
+    """Return the data manifests to merge now: of one spec and size class, the oldest first; empty if none is due."""
     classes: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
     for manifest in sorted(manifests, key=lambda manifest: manifest.sequence_number):
         files = live_files(manifest)

@@ -1,4 +1,4 @@
-"""What a table consists of: data files with their offsets, snapshots, manifests. Read from its metadata alone."""
+"""What a table consists of: data files with their offsets, snapshots, manifests. Read from metadata alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ class StoredFile:
 
     path: str
     partition: tuple[object, ...]
-    """The spec and the values: files of the same partition have the same."""
+    """Spec id and values, which are equal for files of the same partition."""
     nbytes: int
     rows: int
     first_offset: int
     last_offset: int
-    """-1 if the manifests do not say."""
+    """-1 if the manifest does not say."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class StoredSnapshot:
     snapshot_id: int
     time_ms: int
     age_rank: int | None
-    """0 for the newest of the main branch, counted along it; none for one beside it."""
+    """Its age along the main branch, 0 for the newest; None if it is not on the main branch."""
     is_named: bool
-    """Whether a branch, main too, or a tag points to it."""
+    """Whether a branch (main included) or a tag points to it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TableContents:
         return sum(file.rows for file in self.files)
 
     def snapshots_to_expire(self, older_than_ms: int, keep: int) -> list[StoredSnapshot]:
-        """The snapshots that expiry drops: old ones that no branch or tag names, but not the newest of the branch."""
+        """Return the old snapshots that no branch or tag names, except the newest `keep` of the main branch."""
         return [
             snapshot
             for snapshot in self.snapshots
@@ -75,7 +75,7 @@ class TableContents:
 
 
 def read_contents(table: TopicTable) -> TableContents:
-    """Of the table's state as it was loaded."""
+    """Read the contents of a loaded state."""
     with reporting("read table metadata", str(table.name)):
         return _read(table)
 
@@ -105,7 +105,7 @@ def _read(topic_table: TopicTable) -> TableContents:
 def _file(file: DataFile, number: int) -> StoredFile:
     return StoredFile(
         path=file.file_path,
-        partition=(file.spec_id, *(file.partition[place] for place in range(len(file.partition)))),
+        partition=(file.spec_id, *(file.partition[index] for index in range(len(file.partition)))),
         nbytes=file.file_size_in_bytes,
         rows=file.record_count,
         first_offset=_bound(file.lower_bounds, number),
@@ -129,13 +129,13 @@ def _snapshots(table: Table) -> Iterator[StoredSnapshot]:
 
 
 def topics_with_tables(tables: Tables) -> list[TopicName]:
-    """The tables of the catalog whose names a topic can have. Whether they are a topic's, their ledger tells."""
+    """Return the tables whose names a topic can have. Their ledger tells whether they belong to a topic."""
     with reporting("list tables", "the catalog"):
         return sorted(_names(tables.catalog))
 
 
 def _names(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[TopicName]:
-    """Some catalogs take a namespace with a dot for two, one inside the other."""
+    """Yield the names, with nested namespaces: some catalogs split a namespace at a dot."""
     for namespace in catalog.list_namespaces(parent):
         try:
             found = catalog.list_tables(namespace)

@@ -1,15 +1,15 @@
-"""Removing the files of a table that the catalog has dropped.
+"""Removes the files of a table after the catalog has dropped it.
 
-File by file as its metadata names them, never by folder: a table made again under the same name has the same folder.
-The order, with what a crash after each step leaves behind:
+Files are removed one by one as the metadata names them, never by folder: a table created again under the same name has
+the same folder. The steps, and what a crash after each leaves behind:
 
-1. what is in quarantine, then manifest after manifest: its data files, then itself. *The rest is still named by the
-   lists.*
-2. the manifest lists and statistics, then the older metadata files. *The rest is named by the last metadata file.*
-3. the last metadata file.
+1. Remove the quarantined frames; then for each manifest its data files and the manifest. *The manifest lists still name
+   the rest.*
+2. Remove the manifest lists and statistics, then the older metadata files. *The last metadata file names the rest.*
+3. Remove the last metadata file.
 
-A file that cannot be removed is told in the log and changes nothing for the caller: the table is dropped. What names it
-is then kept, so that it can be found. Tables with `gc.enabled=false` say that their files belong to others as well.
+If a file cannot be removed, a warning is logged and the files that name it are kept, so that it can be found. The table
+is dropped in any case. The files of a table with `gc.enabled=false` are kept: they belong to others as well.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,19 +24,19 @@ from pyiceberg.table.metadata import TableMetadata
 from icestream.table.quarantine import quarantine_files
 
 MAX_FAILURES = 10
-"""A store that refuses so many files is left alone."""
+"""After so many failures no further file is tried."""
 _PARALLEL_DELETES = 8
 _MAY_DELETE = "gc.enabled"
 _log = structlog.get_logger(__name__)
 
 
 def remove_table_files(table: Table) -> bool:
-    """Whether the table's files are icestream's to remove."""
+    """Remove the files of a dropped table; return False if they must be kept."""
     metadata = table.metadata
     if metadata.properties.get(_MAY_DELETE, "true").lower() == "false":
         return False
     with ThreadPoolExecutor(_PARALLEL_DELETES, thread_name_prefix="table-remove_table_files") as threads:
-        work = _Purge(table.io, threads)
+        work = _Removal(table.io, threads)
         work.remove(quarantine_files(metadata.properties))
         for manifest in _manifests(metadata, work):
             work.remove_manifest(manifest)
@@ -45,7 +45,7 @@ def remove_table_files(table: Table) -> bool:
                 work.remove(step)
     if work.failures:
         _log.warning(
-            "files of a dropped table are left",
+            "dropped_table_files_left",
             table=".".join(table.name()),
             metadata=table.metadata_location,
             failures=work.failures,
@@ -54,7 +54,7 @@ def remove_table_files(table: Table) -> bool:
     return True
 
 
-class _Purge:
+class _Removal:
     def __init__(self, io: FileIO, threads: ThreadPoolExecutor) -> None:
         self.io = io
         self.failures = 0
@@ -69,7 +69,7 @@ class _Purge:
         list(self._threads.map(self._remove_one, paths))
 
     def remove_manifest(self, manifest: ManifestFile) -> None:
-        """Also what it names as deleted: an older snapshot may have had it."""
+        """Remove a manifest and its files, also those marked as deleted: an older snapshot may have named them."""
         before = self.failures
         try:
             entries = manifest.fetch_manifest_entry(self.io, discard_deleted=False)
@@ -81,7 +81,7 @@ class _Purge:
             self.remove([manifest.manifest_path])
 
     def failed(self, error: Exception) -> None:
-        if not isinstance(error, FileNotFoundError):  # the clean-up of orphans, or a drop cut short, was there before
+        if not isinstance(error, FileNotFoundError):  # orphan clean-up, or an earlier interrupted drop, has removed it
             self.failures += 1
             self.last_error = str(error)
 
@@ -94,8 +94,8 @@ class _Purge:
             self.failed(error)
 
 
-def _manifests(metadata: TableMetadata, work: _Purge) -> Iterator[ManifestFile]:
-    """The manifests of all snapshots, each once. Only their names are kept in memory, never those of data files."""
+def _manifests(metadata: TableMetadata, work: _Removal) -> Iterator[ManifestFile]:
+    """Yield the manifests of all snapshots, each once. Memory holds the paths of manifests, never of data files."""
     seen: set[str] = set()
     for snapshot in reversed(metadata.snapshots):
         if work.is_hopeless:

@@ -1,8 +1,8 @@
-"""The tables' files, durable before anybody names them.
+"""The files of tables, durable before a commit names them.
 
-A commit names data files, manifests and a metadata file. On an object store a finished upload is durable; on a local
-disk a closed file is not, and after a power cut the catalog would name files without bytes. `DurableFileIO` syncs each
-local file, and the directories that are new to it, when it is closed. Every catalog of icestream writes through it.
+A commit names data files, manifests and a metadata file. On an object store a finished upload is durable. On a local
+disk a closed file is not: after a power cut the catalog would name files without bytes. `DurableFileIO` syncs each
+local file, and new directories, when the file is closed. Every catalog of icestream writes through it.
 """
 
 import contextlib
@@ -22,6 +22,8 @@ IMPLEMENTATION = f"{__name__}.DurableFileIO"
 
 
 class DurableFileIO(PyArrowFileIO):
+    """File access whose local files are durable once they are closed."""
+
     def new_output(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)
         if scheme != LOCAL_SCHEME:
@@ -29,16 +31,16 @@ class DurableFileIO(PyArrowFileIO):
         return _LocalFile(location, path, self.fs_by_scheme(scheme, netloc))
 
     def list_files(self, folder: str) -> dict[str, str]:
-        """The files below a folder, in whatever depth: the store's path of each, by its path below the folder."""
+        """Return the files below a folder at any depth: path below the folder to path in the store."""
         found = self._found(folder, recursive=True)
         return {below: info.path for below, info in found if info.type == pa.fs.FileType.File}
 
     def list_folders(self, folder: str) -> list[str]:
-        """The names of the folders in a folder."""
+        """Return the names of the folders in a folder."""
         return [below for below, info in self._found(folder) if info.type == pa.fs.FileType.Directory]
 
     def remove_listed(self, folder: str, paths: Iterable[str]) -> None:
-        """Remove files that `list_files` of the folder gave; one that is gone already is no error."""
+        """Remove files that `list_files` returned for the folder. A missing file is no error."""
         store, _ = self._store(folder)
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -55,7 +57,7 @@ class DurableFileIO(PyArrowFileIO):
 
 
 class HiddenUntilCompleteFileIO(DurableFileIO):
-    """Local files get their name when they are complete; on an object store that is so anyway."""
+    """Local files get their name when they are complete, as objects in a store do anyway."""
 
     def new_output(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)
@@ -85,10 +87,10 @@ class _HiddenFile(_LocalFile):
 
 
 class SyncedFile(pa.OSFile):  # type: ignore[misc]  # pyarrow is untyped
-    """A local file that is durable once it is closed; Arrow's own writers bypass Python on the way into it."""
+    """A local file that is durable once it is closed. Arrow writes into it without Python."""
 
     def __init__(self, path: str, _mode: str) -> None:
-        super().__init__()  # the base class has opened the file before any __init__ ran
+        super().__init__()  # the base class opens the file before __init__ runs
         self._path = path
 
     def close(self) -> None:
@@ -96,10 +98,10 @@ class SyncedFile(pa.OSFile):  # type: ignore[misc]  # pyarrow is untyped
             return
         super().close()
         _sync(self._path)
-        _sync(os.path.dirname(self._path))  # noqa: PTH120 - a hot path's string, not worth a Path
+        _sync(os.path.dirname(self._path))  # noqa: PTH120 - on the hot path a string is cheaper than a Path
 
     def discard(self) -> None:
-        """Close the file as it stands and remove it, under the name that it has now."""
+        """Close the file as it is, and remove it under its present name."""
         super().close()
         os.unlink(self._path)  # noqa: PTH108 - as above
 
@@ -108,7 +110,7 @@ class SyncedFile(pa.OSFile):  # type: ignore[misc]  # pyarrow is untyped
 
 
 class RenamedFile(SyncedFile):
-    """A local file that has another name until it is closed."""
+    """A local file with a hidden name until it is closed."""
 
     def close(self) -> None:
         if self.closed:
@@ -121,7 +123,7 @@ class RenamedFile(SyncedFile):
 
 
 def _make_directories(directory: Path) -> None:
-    """Like `mkdir -p`, with every new name synced into its parent."""
+    """Create a directory and its parents, and sync each new name into its parent."""
     missing = []
     while not directory.exists():
         missing.append(directory)

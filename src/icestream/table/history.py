@@ -1,8 +1,8 @@
 """What a table's snapshots hold and have added, in offsets and in files.
 
-Each snapshot that icestream commits notes the offset behind its last message. Compaction and other maintenance change
-files and no messages: such a snapshot holds what its newest ancestor of icestream's does. When that ancestor is
-expired, the bounds in the manifests tell.
+Each snapshot that icestream commits notes the offset after its last message. Compaction and other maintenance change
+files, not messages: such a snapshot holds the messages of its newest ancestor that icestream committed. If that
+ancestor is expired, the bounds in the manifests tell.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class AddedFile:
     path: str
     snapshot_id: int
-    """The snapshot that added it."""
+    """The snapshot that added the file."""
     first_offset: int
     last_offset: int
     """-1 if the manifests do not say."""
@@ -39,7 +39,7 @@ class AddedFile:
 
 
 def committed_offset_of(table: "TopicTable", snapshot_id: int) -> int:
-    """The offset behind the messages that a snapshot holds."""
+    """Return the offset after the last message of a snapshot."""
     for snapshot in ancestors_of(_snapshot(table, snapshot_id), table.iceberg.metadata):
         if (found := _noted(snapshot)) is not None:
             return found
@@ -58,11 +58,10 @@ def snapshot_of_tag(table: "TopicTable", name: str) -> int:
 
 
 def added_files(table: "TopicTable", after_snapshot: int | None, to_snapshot: int | None = None) -> list[AddedFile]:
-    """The data files that were appended after `after_snapshot` and up to `to_snapshot`, the oldest first.
+    """Return the data files that were appended after `after_snapshot` and up to `to_snapshot`, the oldest first.
 
-    They are told as they were appended: compaction adds no messages and so no files here, and files that it has
-    replaced since still count. Without `after_snapshot` it is everything: the files of the oldest snapshot that is
-    kept, and those appended since.
+    Compaction adds no messages, so its files are left out, and files that it has replaced since are included. Without
+    `after_snapshot` the result is the files of the oldest snapshot that is kept, and those appended since.
     """
     to_id = table.snapshot_id if to_snapshot is None else to_snapshot
     if to_id is None:
@@ -93,7 +92,7 @@ def _appended(table: "TopicTable", newest_first: list[Snapshot]) -> Iterator[Add
 
 
 def _held(table: "TopicTable", snapshot: Snapshot, *, only_added: bool = False) -> list[AddedFile]:
-    """The data files of a snapshot, or those that it has added itself, by their offsets."""
+    """Return the data files of a snapshot, or only those that it added, by their offsets."""
     io, added_by = table.iceberg.io, snapshot.snapshot_id
     found = []
     for manifest in snapshot.manifests(io):
@@ -113,7 +112,7 @@ def _snapshot(table: "TopicTable", snapshot_id: int) -> Snapshot:
     found = table.iceberg.metadata.snapshot_by_id(snapshot_id)
     if found is None:
         raise InvalidRequestError(
-            f"the table has no snapshot {snapshot_id}: it never had, or it is expired",
+            f"the table has no snapshot {snapshot_id}: it is expired, or never existed",
             operation="read position",
             place=str(table.name),
             remedy=_KEEPING,
@@ -126,14 +125,14 @@ def _noted(snapshot: Snapshot) -> int | None:
     return int(found) if found is not None and found.isdecimal() else None
 
 
-_KEEPING = "use an offset or a time; a tag, set in good time, keeps a snapshot"
+_KEEPING = "use an offset or a time; to keep a snapshot, tag it before it expires"
 
 
 _FEW = ReadLimits(max_concurrent_reads=1, prefetch_batches=1)
 
 
 def first_offset(table: "TopicTable") -> int | None:
-    """The lowest offset, from the manifests' bounds; of files that have none, from the rows."""
+    """Return the lowest offset, from the bounds in the manifests, or from the rows if there are none."""
     end = table.ledger.committed_offset
     first = next(FilePlan(table, 0, end, window_files=1).files(), None)
     if first is None:
@@ -142,7 +141,7 @@ def first_offset(table: "TopicTable") -> int | None:
 
 
 def offset_at_time(table: "TopicTable", time_us: int) -> int:
-    """The lowest offset of a message published at or after a time; the committed offset if there is none."""
+    """Return the lowest offset published at or after a time; the committed offset if there is none."""
     column = EnvelopeNames.of(table.stream_schema).publish_time
     where = Filter("", Compare(Field(column), ">=", Instant(time_us)))
     found = _first_row(table, where)

@@ -1,8 +1,8 @@
-"""The ledger: which stream a table belongs to, and up to where it holds it.
+"""The ledger: which stream a table belongs to, and up to which offset it holds it.
 
-It stands in the table's properties, set by the same catalog commit that appends the files, and once more in the summary
-of each snapshot that icestream writes. The properties are the truth; the summaries tell a table that was set back to an
-older snapshot from one that is whole.
+The ledger is in the table's properties. The catalog commit that appends the files sets it. The summary of each snapshot
+that icestream writes repeats it. The properties are authoritative; the summaries reveal a table that was set back to an
+older snapshot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ STREAM_ID = "icestream.stream-id"
 EPOCH = "icestream.epoch"
 COMMITTED_OFFSET = "icestream.committed-offset"
 LOST_RANGES = "icestream.lost-ranges"
-"""Offsets below the committed one that have no row, because a repair of the log gave up their messages or because they
-are in quarantine: JSON pairs of first and end."""
+"""Offsets below the committed one without a row, because a repair of the log gave up their messages or because they are
+in quarantine: JSON pairs of first and end."""
 QUARANTINE = "icestream.quarantine"
-"""Which of these are in quarantine, why, and in which files: a JSON list of objects."""
+"""The quarantined ones of these, with reason and file: a JSON list of objects."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Ledger:
     stream_id: str
     epoch: int
     committed_offset: int
-    """All messages below it are in the table, but for those that were given up or are in quarantine."""
+    """All messages below it are in the table, except those that were given up or are in quarantine."""
 
     def to_properties(self) -> dict[str, str]:
         return {
@@ -42,7 +42,7 @@ class Ledger:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str | None], *, place: str) -> Self:
-        """The ledger of a table; a table without one is none of icestream's."""
+        """Read the ledger of a table; raise if there is none: then icestream did not create the table."""
         try:
             return cls(
                 str(properties[STREAM_ID]),
@@ -51,14 +51,14 @@ class Ledger:
             )
         except KeyError as missing:
             raise IncompatibleTableError(
-                f"the table has no property {missing}: icestream did not make it",
+                f"the table has no property {missing}: icestream did not create it",
                 operation="open table",
                 place=place,
                 remedy="rename or drop the table, or give the topic another name",
             ) from None
         except ValueError as error:
             raise IncompatibleTableError(
-                f"the table's ledger is not readable: {error}",
+                f"the table's ledger cannot be parsed: {error}",
                 operation="open table",
                 place=place,
                 remedy=f"restore the properties {EPOCH} and {COMMITTED_OFFSET} from the newest snapshot's summary",
@@ -74,10 +74,10 @@ def read_lost_ranges(properties: Mapping[str, str], *, place: str) -> OffsetRang
         return OffsetRanges.parse(properties.get(LOST_RANGES))
     except ValueError as error:
         raise IncompatibleTableError(
-            f"the table's property {LOST_RANGES} is not readable: {error}",
+            f"the table's property {LOST_RANGES} cannot be parsed: {error}",
             operation="open table",
             place=place,
-            remedy="restore it from an older metadata file, or remove it: gaps will then be taken for damage",
+            remedy="restore it from an older metadata file; or remove it, then gaps count as damage",
         ) from error
 
 
@@ -86,12 +86,12 @@ def quarantine_properties(entries: Sequence[Quarantined]) -> dict[str, str]:
 
 
 def read_quarantine(properties: Mapping[str, str], *, place: str) -> tuple[Quarantined, ...]:
-    """The frames in quarantine, by offset."""
+    """Return the frames in quarantine, by offset."""
     try:
         return parse_quarantine(properties.get(QUARANTINE))
     except ValueError as error:
         raise IncompatibleTableError(
-            f"the table's property {QUARANTINE} is not readable: {error}",
+            f"the table's property {QUARANTINE} cannot be parsed: {error}",
             operation="open table",
             place=place,
             remedy="restore it from an older metadata file",
@@ -99,10 +99,10 @@ def read_quarantine(properties: Mapping[str, str], *, place: str) -> tuple[Quara
 
 
 def read_ledger(metadata: TableMetadata, *, place: str) -> Ledger:
-    """The ledger of a table whose rows bear it out.
+    """Read the ledger, and compare it with the newest snapshot that icestream wrote.
 
-    The newest snapshot that icestream wrote repeats the ledger; if it says something else, somebody has set the table
-    back to an older snapshot or has changed the properties, and nothing may be deleted or written on the ledger's word.
+    If the two differ, the table was set back to an older snapshot, or its properties were changed. Then nothing may be
+    written or deleted by this ledger.
     """
     ledger = Ledger.from_properties(metadata.properties, place=place)
     for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
@@ -112,11 +112,11 @@ def read_ledger(metadata: TableMetadata, *, place: str) -> Ledger:
             continue
         if said != str(ledger.committed_offset):
             raise DamagedError(
-                f"the table's ledger says that it holds the messages below {ledger.committed_offset}, "
-                f"its newest snapshot says below {said}",
+                f"the table's ledger says that it holds the messages below offset {ledger.committed_offset}, "
+                f"its newest snapshot says {said}",
                 operation="read ledger",
                 place=place,
-                remedy="go back to the newest snapshot, or, while the log still has the messages, "
+                remedy="make the newest snapshot current again; or, if the log still has the messages, "
                 f"set the table's property {COMMITTED_OFFSET} to {said}",
             )
         break

@@ -1,8 +1,8 @@
 """Partition specs as text: `column`, `year(column)`, `month(…)`, `day(…)`, `hour(…)`, `bucket(n, column)`,
 `truncate(n, column)`.
 
-What is parsed here is checked against the table's columns here too, so that a topic with a spec that cannot work is
-refused when it is created and not when its first messages are written.
+A spec is also checked against the table's columns, so that a topic with a wrong spec is refused when it is created and
+not when its first messages are written.
 """  # noqa: D205 - the list of forms is the summary
 
 import re
@@ -75,7 +75,7 @@ def parse_partition(text: str) -> PartitionBy:
 
 
 def partition_spec(fields: Iterable[str], schema: Schema) -> PartitionSpec:
-    """The spec of a new table with `schema`."""
+    """Return the partition spec of a new table with `schema`."""
     parsed = [parse_partition(text) for text in fields]
     if len(parsed) > MAX_PARTITION_FIELDS:
         raise InvalidRequestError(
@@ -87,17 +87,17 @@ def partition_spec(fields: Iterable[str], schema: Schema) -> PartitionSpec:
     for number, field in enumerate(parsed):
         source_id = _source(field, schema)
         if any(source_id == other.source_id and field.transform == other.transform for other in made):
-            raise _refused(field.text, "stands there twice")
+            raise _refused(field.text, "is given twice")
         name = _free_name(field, taken)
         made.append(PartitionField(source_id, PARTITION_FIELD_ID_START + number, field.transform, name))
     return PartitionSpec(*made)
 
 
 def sort_order(sort_by: Sequence[str], offset_column: str, schema: Schema) -> SortOrder:
-    """`sort_by`, then the offset."""
+    """Return the sort order: `sort_by`, then the offset."""
     order = [*sort_by, *(() if offset_column in sort_by else (offset_column,))]
     if len(set(order)) != len(order):
-        raise InvalidRequestError("a column stands there twice", operation="sort by")
+        raise InvalidRequestError("a column is given twice", operation="sort by")
     return SortOrder(*(SortField(_sort_source(column, schema), IdentityTransform()) for column in order))
 
 
@@ -109,7 +109,7 @@ def _source(field: PartitionBy, schema: Schema) -> int:
             field.text, f"names a column {field.column!r} that the topic does not have", remedy=_columns(schema)
         ) from None
     if not isinstance(source.field_type, PrimitiveType) or not field.transform.can_transform(source.field_type):
-        raise _refused(field.text, f"cannot be made of the type {source.field_type}")
+        raise _refused(field.text, f"cannot be computed from the type {source.field_type}")
     if _inside_a_collection(schema, source.field_id):
         raise _refused(field.text, "is inside a list or map, where one message has many values")
     return source.field_id
@@ -124,9 +124,9 @@ def _sort_source(column: str, schema: Schema) -> int:
         ) from None
     if not any(field.field_id == source.field_id for field in schema.fields):
         raise InvalidRequestError(
-            f"column {column!r} is nested, and only columns of the topic itself can be sorted by",
+            f"column {column!r} is nested; only top-level columns can be sorted by",
             operation="sort by",
-            remedy="publish its value in a column of its own too",
+            remedy="publish its value in a top-level column too",
         )
     if "." in column:
         raise InvalidRequestError(
@@ -138,7 +138,7 @@ def _sort_source(column: str, schema: Schema) -> int:
 
 
 def _inside_a_collection(schema: Schema, field_id: int) -> bool:
-    """Whether a field is reached through a list or map, and not through structs alone."""
+    """Return whether a field is inside a list or map."""
 
     def reachable(fields: Sequence[NestedField]) -> bool:
         return any(
@@ -151,7 +151,7 @@ def _inside_a_collection(schema: Schema, field_id: int) -> bool:
 
 
 def _free_name(field: PartitionBy, taken: set[str]) -> str:
-    """The field's usual name, or a longer one if a column or another field has it; an identity has its column's."""
+    """Return the field's usual name, or a longer one if it is taken. An identity has its column's name."""
     name = field.name
     while name in taken and not (isinstance(field.transform, IdentityTransform) and name == field.column):
         name += "_part"

@@ -1,11 +1,15 @@
-"""Which data files a read has to open, in the order in which they begin.
+"""Plans a read: which data files to open, in the order of their first offsets.
 
-What it guarantees: every file of the state that may hold a row of the range comes, once, in the order of first offsets.
-Memory is bounded whatever the number of files: `WINDOW_FILES` of them are held at a time, and further ones are looked
-for when these are used up, in the manifests that can have them.
+What it guarantees: every file of the state that may hold a row of the range comes exactly once, in the order of first
+offsets. Memory is bounded whatever the number of files: `WINDOW_FILES` are held at a time. When they are used up, the
+next ones are looked for in the manifests that can name them.
 
-A REST catalog that is asked to plans instead, see `rest`; and where rows were deleted with delete files the library
-says which files are concerned.
+A manifest never changes, so its files are cached for the next plan, up to a number of files. Of the other manifests
+only the range of offsets is kept, so that most plans need not read them again. Entries are decoded one by one: a plan
+never holds the statistics of thousands of files.
+
+If the catalog is configured so, a REST server plans instead (`rest_catalog`). If rows were deleted with delete files,
+the library plans.
 """
 
 from collections import OrderedDict, deque
@@ -42,14 +46,6 @@ from icestream.table.pruning import Pruning, compared
 if TYPE_CHECKING:
     from icestream.table.topic_table import TopicTable
 
-# --------------------
-# What manifests say about data files' offsets, and no more of it than that.
-#
-# A manifest never changes, so what was read of one is kept for the next plan, up to a number of files; of the
-# others only
-# the range of their offsets is kept, so that most plans need not read them again. Entries are read one by one: a plan
-# holds descriptions of a few words, never the statistics of thousands of files at once.
-
 
 MAX_KEPT_FILES = 50_000
 """About 15 MiB."""
@@ -57,11 +53,11 @@ MAX_KNOWN_MANIFESTS = 20_000
 MANIFESTS_AHEAD = 8
 NO_END = (1 << 63) - 1
 
-MayHold = Callable[[DataFile], bool]
+FileTest = Callable[[DataFile], bool]
 
 
 class PlannedFile(NamedTuple):
-    """A data file, as far as a read needs to know it. They sort by where they begin."""
+    """A data file as a plan holds it. Sorts by first offset."""
 
     first_offset: int
     """-1 if the manifests do not say."""
@@ -73,7 +69,7 @@ class PlannedFile(NamedTuple):
 
 
 class ManifestOffsets(NamedTuple):
-    """Where the files of a manifest lie."""
+    """The offsets of a manifest's files."""
 
     lowest: int
     highest_first: int
@@ -84,28 +80,28 @@ class ManifestOffsets(NamedTuple):
 
 
 class ManifestIndex:
-    """Can be shared by threads, and by all tables of a catalog."""
+    """The offsets of data files, by manifest. Thread-safe; shared by all tables of a catalog."""
 
     def __init__(self, max_kept_files: int = MAX_KEPT_FILES) -> None:
         self._max_kept_files = max_kept_files
         self._lock = Lock()
         self._kept: OrderedDict[str, tuple[PlannedFile, ...]] = OrderedDict()
         self._kept_files = 0
-        self._extents: OrderedDict[str, ManifestOffsets] = OrderedDict()
+        self._offsets: OrderedDict[str, ManifestOffsets] = OrderedDict()
 
     @property
     def kept_files(self) -> int:
         return self._kept_files
 
-    def extent(self, path: str) -> ManifestOffsets | None:
-        """Where a manifest's files lie, if it was read before."""
+    def offsets(self, path: str) -> ManifestOffsets | None:
+        """Return the offsets of a manifest's files, if it was read before."""
         with self._lock:
-            return self._extents.get(path)
+            return self._offsets.get(path)
 
     def files(
-        self, manifests: Sequence[ManifestFile], io: FileIO, offset_id: int, may_hold: MayHold | None = None
+        self, manifests: Sequence[ManifestFile], io: FileIO, offset_id: int, may_hold: FileTest | None = None
     ) -> Iterator[PlannedFile]:
-        """The live data files of manifests, in no order; those that `may_hold` refuses are left out."""
+        """Yield the live data files of manifests, in no order, without those that `may_hold` excludes."""
         if may_hold is not None:
             for manifest, reader in _opened(manifests, io):
                 yield from self._read(manifest, reader, offset_id, may_hold)
@@ -120,7 +116,7 @@ class ManifestIndex:
             yield from self._read(manifest, reader, offset_id, None)
 
     def _read(
-        self, manifest: ManifestFile, reader: AvroFile[ManifestEntry], offset_id: int, may_hold: MayHold | None
+        self, manifest: ManifestFile, reader: AvroFile[ManifestEntry], offset_id: int, may_hold: FileTest | None
     ) -> Iterator[PlannedFile]:
         kept: list[PlannedFile] | None = [] if may_hold is None else None
         lowest, highest_first, highest = NO_END, -1, -1
@@ -148,11 +144,11 @@ class ManifestIndex:
                 self._kept.move_to_end(path)
             return self._kept.get(path)
 
-    def _put(self, path: str, extent: ManifestOffsets, files: list[PlannedFile] | None) -> None:
+    def _put(self, path: str, offsets: ManifestOffsets, files: list[PlannedFile] | None) -> None:
         with self._lock:
-            self._extents[path] = extent
-            if len(self._extents) > MAX_KNOWN_MANIFESTS:
-                self._extents.popitem(last=False)
+            self._offsets[path] = offsets
+            if len(self._offsets) > MAX_KNOWN_MANIFESTS:
+                self._offsets.popitem(last=False)
             if files is None or path in self._kept:
                 return
             self._kept[path] = tuple(files)
@@ -187,7 +183,7 @@ def offset_bound(bounds: dict[int, bytes] | None, offset_id: int) -> int | None:
 
 
 def _opened(manifests: Sequence[ManifestFile], io: FileIO) -> Iterator[tuple[ManifestFile, AvroFile[ManifestEntry]]]:
-    """Manifests with their bytes read, a few ahead: a store far away answers many requests as quickly as one."""
+    """Yield manifests with their bytes read, a few ahead: a remote store serves many requests as fast as one."""
     if len(manifests) <= 1:
         yield from ((manifest, _open(manifest, io)) for manifest in manifests)
         return
@@ -207,7 +203,7 @@ def _opened(manifests: Sequence[ManifestFile], io: FileIO) -> Iterator[tuple[Man
 
 
 def _open(manifest: ManifestFile, io: FileIO) -> AvroFile[ManifestEntry]:
-    """Has the bytes when it returns; entries are decoded as they are asked for, unlike the library's own way."""
+    """Read the bytes of a manifest. Entries are decoded on demand; the library's own reader decodes all at once."""
     return AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
@@ -219,21 +215,21 @@ def _open(manifest: ManifestFile, io: FileIO) -> AvroFile[ManifestEntry]:
 def missing_file_error(
     table: "TopicTable", error: Exception, operation: str, file: PlannedFile | None = None
 ) -> IcestreamError:
-    """What it means that a file of the state `table` is not there: a data file, or one of its metadata.
+    """Return the error for a missing file of the state `table`: a data file, or a metadata file.
 
-    A file that the table still counts today is lost, whoever looks for it.
+    If the table's current state still names the file, the table is damaged. Otherwise the snapshot was expired.
     """
     now = table.refresh()
     is_current = now.snapshot_id == table.snapshot_id if file is None else now.holds(file)
     place = str(table.name) if file is None else file.path
     if is_current:
-        what = "a data file cannot be read" if file is not None else "a file of the table's metadata is missing"
+        what = "a data file is missing" if file is not None else "a metadata file of the table is missing"
         return DamagedError(f"{what}: {error}", operation=operation, place=place)
     return SnapshotExpiredError(
-        "the snapshot was expired while it was read",
+        "the snapshot was expired during the read",
         operation=operation,
         place=place,
-        remedy="load the table again and read on from the next offset",
+        remedy="load the table again and continue from the next offset",
     )
 
 
@@ -242,6 +238,8 @@ WINDOW_FILES = 4_096
 
 @dataclass(frozen=True)
 class FilePlan:
+    """The files of a table that may hold rows with `start <= offset < end` that match the filter."""
+
     table: "TopicTable"
     start: int = 0
     end: int = NO_END
@@ -249,7 +247,7 @@ class FilePlan:
     window_files: int = WINDOW_FILES
 
     def windows(self) -> Iterator[list[PlannedFile]]:
-        """The files, in order, some at a time."""
+        """Yield the files in order, at most `window_files` at a time."""
         after: PlannedFile | None = None
         while window := self._window(after):
             yield window
@@ -270,15 +268,15 @@ class FilePlan:
                 raise missing_file_error(self.table, error, "plan read") from error
 
     def _files(self, after: PlannedFile | None) -> Iterator[PlannedFile]:
-        """Files of the range, in no order; some of those up to `after` may be missing."""
+        """Return the files of the range, in no order. Some of those up to `after` may be left out."""
         manifests = self.table.manifests
         if not manifests or self.start >= self.end:
             return iter(())
         if self.table.iceberg.catalog.supports_server_side_planning():
-            from icestream.table.rest_catalog import server_planned  # noqa: PLC0415 - loaded for those with such a catalog
+            from icestream.table.rest_catalog import server_planned  # noqa: PLC0415 - loaded only with a REST catalog
 
-            if (told := server_planned(self.table, self._expression(after))) is not None:
-                return told
+            if (planned_there := server_planned(self.table, self._expression(after))) is not None:
+                return planned_there
         if any(manifest.content == ManifestContent.DELETES and live_files(manifest) != 0 for manifest in manifests):
             return self._with_deletes(after)
         wanted = [manifest for manifest in manifests if self._may_hold(manifest, after)]
@@ -288,15 +286,15 @@ class FilePlan:
     def _may_hold(self, manifest: ManifestFile, after: PlannedFile | None) -> bool:
         if manifest.content != ManifestContent.DATA:
             return False
-        extent = self.table.manifest_index.extent(manifest.manifest_path)
-        if extent is not None and not extent.meets(self.start, self.end):
+        offsets = self.table.manifest_index.offsets(manifest.manifest_path)
+        if offsets is not None and not offsets.meets(self.start, self.end):
             return False
-        if extent is not None and after is not None and extent.highest_first < after.first_offset:
+        if offsets is not None and after is not None and offsets.highest_first < after.first_offset:
             return False
         return self.pruning is None or self.pruning.manifest_may_match(manifest)
 
     @property
-    def _file_filter(self) -> MayHold | None:
+    def _file_filter(self) -> FileTest | None:
         return None if self.pruning is None else self.pruning.file_may_match
 
     def _expression(self, after: PlannedFile | None) -> BooleanExpression:

@@ -1,8 +1,8 @@
 """The properties of a new table.
 
-Iceberg's own ones make every engine keep the layout: codec, file size, few statistics, few old metadata files. The
-statistics are what readers plan by: full bounds for the envelope, none for payloads and counts alone for other long
-values, so that no message's bytes are repeated in manifests. Bloom filters are for the columns that settings name.
+Iceberg's own properties make every engine keep the layout: codec, file size, few statistics, few old metadata files.
+Readers plan by the statistics. The envelope has full bounds, payloads have none, and bounds of other columns are
+truncated, so that manifests do not repeat messages. Bloom filters are for the columns that the settings name.
 """
 
 import pyarrow.types as kinds
@@ -36,7 +36,7 @@ def new_table_properties(
         "write.target-file-size-bytes": str(settings.target_file_bytes),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": str(settings.metadata_versions),
-        # For other engines' commits, such as compaction, among ours, which are quick and many and try but once each.
+        # For commits of other engines, such as compaction. Ours are quick and many, and do not retry.
         "commit.retry.num-retries": "20",
         "commit.retry.min-wait-ms": "50",
         "write.metadata.metrics.default": f"truncate({_BOUND_LENGTH})",
@@ -52,7 +52,7 @@ def new_table_properties(
     if sort_by:
         properties[SORT_BY] = "\n".join(sort_by)
     if sort_by or filtered:
-        # Of compaction, which counts bytes as they are on disk: readers hold or skip a row group as a whole.
+        # For compaction, which counts bytes on disk. Readers hold or skip a row group as a whole.
         properties["write.parquet.row-group-size-bytes"] = str(max(_MIN_GROUP_BYTES, settings.row_group_bytes // 4))
     for field in columns.fields():
         if field.name in columns.envelope:

@@ -1,7 +1,11 @@
-"""A filter as what Iceberg knows: which manifests, files and row groups need not be opened.
+"""Decides by a filter which manifests, files and row groups a read need not open.
 
-Conservative: what is left out has no row that matches; what cannot be judged is read. `translated` says it in terms of
-the table's columns; a part of the filter that their bounds cannot answer, such as a map's value, is always true there.
+It is conservative: what is left out has no matching row, and what cannot be judged is read. `translated` turns the
+filter into an Iceberg expression over the table's columns. A part that bounds cannot decide, such as a map's value,
+becomes true.
+
+Values in the expression have the stored types (`schema`). Not-a-number lies outside all bounds, and `not (x < 1)`
+matches it. So a negated order of floating-point values becomes true as well.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,13 +54,6 @@ from icestream.model.filters import (
 from icestream.table.schema import FIELD_ID, Columns
 from icestream.table.statistics import row_group_description
 
-# --------------------
-# A filter's predicate as an Iceberg expression over the table's columns, true of at least every row that matches.
-#
-# Values are those of the stored types, see `types`. Not-a-number counts: it lies outside all bounds, and `not (x < 1)`
-# matches it, so a negated order of floating-point values says nothing about bounds.
-
-
 _TRUE = AlwaysTrue()
 _OPERATORS: dict[str, Any] = {
     "=": iceberg.EqualTo,
@@ -71,6 +68,7 @@ _ORDER = ("<", "<=", ">", ">=")
 
 
 def translated(predicate: Predicate, columns: Columns, table: Schema) -> BooleanExpression:
+    """Return an expression that is true for every row that matches, and perhaps for others."""
     return _Translation(columns, table).of(predicate, negated=False)
 
 
@@ -80,7 +78,7 @@ def compared(column: str, operator: Operator | Literal["starts with"], value: An
 
 
 def without_bytes(expression: BooleanExpression) -> BooleanExpression:
-    """For a server: JSON has no bytes and no infinity, so what compares with some is taken as true."""
+    """Replace comparisons with bytes and infinity by true: JSON cannot carry them to a server."""
     match expression:
         case iceberg.And(left=left, right=right):
             return iceberg.And(without_bytes(left), without_bytes(right))
@@ -149,14 +147,14 @@ class _Translation:
             return self._bindable(compared(name, "starts with", prefix))
         first = prefix.encode()
         found = compared(name, ">=", first)
-        behind = truncate_upper_bound_binary_string(first + b"\xff", len(first))  # the next of the same length
+        behind = truncate_upper_bound_binary_string(first + b"\xff", len(first))  # the next value of that length
         return self._bindable(found if behind is None else iceberg.And(found, compared(name, "<", behind)))
 
     def _name(self, field: Field) -> str | None:
         return field.column if field.column in self._stored and not field.steps else None
 
     def _kind(self, field: Field) -> pa.DataType | None:
-        """The stored type of a column that has bounds."""
+        """Return the stored type of a column with bounds; None for other columns."""
         name = self._name(field)
         if name is None:
             return None
@@ -164,7 +162,7 @@ class _Translation:
         return None if kinds.is_nested(kind) else kind
 
     def _bindable(self, expression: BooleanExpression) -> BooleanExpression:
-        """True if the table has no such column any more, or one of another type."""
+        """Return the expression; true if the table no longer has the column, or has another type for it."""
         try:
             bind(self._table, expression, case_sensitive=True)
         except (ValueError, TypeError):
@@ -173,28 +171,27 @@ class _Translation:
 
 
 def _literal(scalar: pa.Scalar) -> Any:
-    """Times and dates as numbers: Python's own end at the year 9999."""
+    """Return the value. Times and dates become numbers: Python's own end at the year 9999."""
     kind = scalar.type
     if kinds.is_date32(kind):
         return scalar.cast(pa.int32()).as_py()
     return scalar.cast(pa.int64()).as_py() if kinds.is_timestamp(kind) else scalar.as_py()
 
 
-# --------------------
-# Columns of a data file under the names that the table has for them.
-#
-# Engines write the same column under other names: an older one, or one in which they have replaced characters, at any
-# depth. Its id says which it is. Renaming moves no data.
-
-
 @dataclass(frozen=True)
 class FileColumnNames:
+    """Maps the column names of a data file to those of the table.
+
+    Engines may write a column under another name, at any depth: an older one, or one with replaced characters. The
+    field id identifies it. Renaming copies no data.
+    """
+
     file: pa.Schema
     table: Schema
 
     @cached_property
     def _fields(self) -> dict[str, pa.Field]:
-        """For each column of the file that the table still has, what it is there."""
+        """For each column of the file that the table still has: its field in the table."""
         by_id = {field.field_id: field for field in self.table.fields}
         by_name = {field.name: field for field in self.table.fields}
         found = {}
@@ -202,7 +199,7 @@ class FileColumnNames:
             number = _id(field)
             column = by_id.get(number) if number is not None else by_name.get(field.name)
             if column is not None:
-                found[field.name] = _labelled(field, column)
+                found[field.name] = _renamed_field(field, column)
         return found
 
     @cached_property
@@ -210,18 +207,18 @@ class FileColumnNames:
         return {field.name: name for name, field in self._fields.items()}
 
     def in_file(self, name: str) -> str | None:
-        """What the file calls a column of the table; none if it has no such column."""
+        """Return the file's name of a column of the table; None if the file lacks it."""
         return self._in_file.get(name)
 
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of the file, with some of its columns, as the table names them."""
+    def renamed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch of the file under the table's names."""
         schema = pa.schema([self._fields[name] for name in batch.schema.names])
         return pa.record_batch(_Renamed(batch, schema))
 
 
 @dataclass(frozen=True)
 class _Renamed:
-    """The same memory under another schema, by Arrow's protocol for handing arrays over."""
+    """The same memory under another schema, through Arrow's C data protocol."""
 
     batch: pa.RecordBatch
     schema: pa.Schema
@@ -230,22 +227,22 @@ class _Renamed:
         return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
 
 
-def _labelled(field: pa.Field, column: NestedField) -> pa.Field:
-    return pa.field(column.name, _labelled_type(field.type, column.field_type), field.nullable)
+def _renamed_field(field: pa.Field, column: NestedField) -> pa.Field:
+    return pa.field(column.name, _renamed_type(field.type, column.field_type), field.nullable)
 
 
-def _labelled_type(kind: pa.DataType, target: IcebergType) -> pa.DataType:
+def _renamed_type(kind: pa.DataType, target: IcebergType) -> pa.DataType:
     if kinds.is_struct(kind) and isinstance(target, StructType):
         by_id = {column.field_id: column for column in target.fields}
         return pa.struct(
-            [_labelled(field, by_id[number]) if (number := _id(field)) in by_id else field for field in kind]
+            [_renamed_field(field, by_id[number]) if (number := _id(field)) in by_id else field for field in kind]
         )
     if kinds.is_list(kind) and isinstance(target, ListType):
-        return pa.list_(kind.value_field.with_type(_labelled_type(kind.value_type, target.element_type)))
+        return pa.list_(kind.value_field.with_type(_renamed_type(kind.value_type, target.element_type)))
     if kinds.is_map(kind) and isinstance(target, MapType):
         return pa.map_(
-            kind.key_field.with_type(_labelled_type(kind.key_type, target.key_type)),
-            kind.item_field.with_type(_labelled_type(kind.item_type, target.value_type)),
+            kind.key_field.with_type(_renamed_type(kind.key_type, target.key_type)),
+            kind.item_field.with_type(_renamed_type(kind.item_type, target.value_type)),
         )
     return kind
 
@@ -255,8 +252,8 @@ def _id(field: pa.Field) -> int | None:
     return None if found is None else int(found)
 
 
-MayHold = Callable[[str, object], bool]
-"""Whether a column of the table can have a value."""
+ValueTest = Callable[[str, object], bool]
+"""Returns whether a column of the table can hold a value."""
 
 _FULL = MetricsMode(MetricModeTypes.FULL)
 
@@ -266,11 +263,11 @@ class Pruning:
     metadata: TableMetadata
     expression: BooleanExpression
     names: frozenset[str]
-    """The columns that the filter looks at."""
+    """The columns in the filter."""
 
     @classmethod
     def of(cls, where: Filter, columns: Columns, metadata: TableMetadata) -> "Pruning | None":
-        """None if bounds say nothing about the filter."""
+        """Return the pruning for a filter; None if bounds cannot decide anything."""
         expression = translated(where.predicate, columns, metadata.schema())
         if isinstance(expression, AlwaysTrue):
             return None
@@ -280,20 +277,20 @@ class Pruning:
         return self._partitions(manifest.partition_spec_id).manifest(manifest)
 
     def file_may_match(self, file: DataFile) -> bool:
-        """By its partition and its columns' bounds."""
+        """Judge a file by its partition and the bounds of its columns."""
         return self._partitions(file.spec_id).file(file) and _unless_unclear(lambda: self._evaluator.eval(file))
 
-    def row_group_may_match(self, group: RowGroupMetaData, labels: FileColumnNames, numbers: Mapping[str, int]) -> bool:
+    def row_group_may_match(self, group: RowGroupMetaData, names: FileColumnNames, numbers: Mapping[str, int]) -> bool:
         plan = {
             stored: StatisticsCollector(field.field_id, field.field_type, _FULL, field.name)
             for field in self._schema.fields
             if field.name in self.names and isinstance(field.field_type, PrimitiveType)
-            if (stored := labels.in_file(field.name)) is not None
+            if (stored := names.in_file(field.name)) is not None
         }
         return _unless_unclear(lambda: self._evaluator.eval(row_group_description(group, plan, numbers)))
 
-    def values_may_match(self, may_hold: MayHold) -> bool:
-        """By what is known of single values, such as a row group's bloom filters say."""
+    def values_may_match(self, may_hold: ValueTest) -> bool:
+        """Judge by single values, which bloom filters can exclude."""
         return _unless_unclear(lambda: _holds(self.expression, may_hold))
 
     @cached_property
@@ -302,6 +299,7 @@ class Pruning:
 
     @cached_property
     def _evaluator(self) -> _InclusiveMetricsEvaluator:
+        """The library's evaluator of bounds, which has no public name. It is used here alone."""
         return _InclusiveMetricsEvaluator(self._schema, self.expression)
 
     def _partitions(self, spec_id: int) -> "_Partitions":
@@ -313,7 +311,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class _Partitions:
-    """What the values of partitions say, of one spec."""
+    """Judges by partition values, for one partition spec."""
 
     manifest: Callable[[ManifestFile], bool]
     file: Callable[[DataFile], bool]
@@ -330,7 +328,7 @@ class _Partitions:
         )
 
 
-def _holds(expression: BooleanExpression, may_hold: MayHold) -> bool:
+def _holds(expression: BooleanExpression, may_hold: ValueTest) -> bool:
     match expression:
         case iceberg.And(left=left, right=right):
             return _holds(left, may_hold) and _holds(right, may_hold)
@@ -342,8 +340,8 @@ def _holds(expression: BooleanExpression, may_hold: MayHold) -> bool:
 
 
 def _unless_unclear(judge: Callable[[], bool]) -> bool:
-    """Bounds that other engines wrote may have forms that cannot be read, for one after a change of type."""
+    """Return the judgement; true if it fails. Bounds of other engines may be unreadable, as after a change of type."""
     try:
         return bool(judge())
-    except Exception:  # noqa: BLE001 - a bound that cannot be read says nothing, and reading the rows tells
+    except Exception:  # noqa: BLE001 - an unreadable bound excludes nothing
         return True

@@ -1,7 +1,7 @@
-"""A REST catalog whose requests end, and that can plan reads.
+"""A REST catalog with time-outs, which can plan reads.
 
-The library's own requests wait for an answer for ever, and its plans lose the offsets of the files, which the server
-has told.
+The library's own requests have no time-out, and its plans drop the files' offsets that the server sends. The private
+names of the library are used in `PatientRestCatalog` alone.
 """
 
 import re
@@ -24,17 +24,19 @@ _LONG = r"[0-9a-fA-F]{16}"
 
 
 class PatientRestCatalog(RestCatalog):
+    """The library's REST catalog, with a time-out for every request and access to the server's scan plans."""
+
     def __init__(self, name: str, timeout_seconds: int, **properties: str) -> None:
         self._timeout_seconds = timeout_seconds
         super().__init__(name, **properties)
 
     def scan_tasks(self, identifier: Identifier, request: PlanTableScanRequest) -> Iterator[ScanTasks] | None:
-        """The server's plan, as it comes; none if the server would rather be asked again later."""
+        """Yield the parts of the server's plan; return None if the server plans asynchronously."""
         response = self._plan_table_scan(identifier, request)
         if response.status == "submitted":
             return None
         if not isinstance(response, PlanCompleted):
-            raise RuntimeError(f"the server's plan is {response.status}")  # noqa: TRY004 - the server's state, no type
+            raise RuntimeError(f"the server's plan is {response.status}")  # noqa: TRY004 - a state of the server, not a type error
         return self._all_tasks(identifier, response)
 
     def _all_tasks(self, identifier: Identifier, first: ScanTasks) -> Iterator[ScanTasks]:
@@ -53,20 +55,20 @@ class PatientRestCatalog(RestCatalog):
 
 
 def server_planned(table: "TopicTable", expression: BooleanExpression) -> Iterator[PlannedFile] | None:
-    """The files that the catalog's server finds for a read of this state; none if it does not say at once."""
+    """Return the files that the catalog's server plans for a read; None if it does not plan at once."""
     catalog = table.iceberg.catalog
     if not isinstance(catalog, PatientRestCatalog) or not catalog.supports_server_side_planning():
         return None
     request = PlanTableScanRequest.model_validate(
         {"snapshot-id": table.snapshot_id, "filter": without_bytes(expression), "stats-fields": [table.offset_column]}
     )
-    answers = catalog.scan_tasks(table.iceberg.name(), request)
-    return None if answers is None else _files(answers, table.offset_id)
+    responses = catalog.scan_tasks(table.iceberg.name(), request)
+    return None if responses is None else _files(responses, table.offset_id)
 
 
-def _files(answers: Iterator[ScanTasks], offset_id: int) -> Iterator[PlannedFile]:
-    for answer in answers:
-        for task in answer.file_scan_tasks:
+def _files(responses: Iterator[ScanTasks], offset_id: int) -> Iterator[PlannedFile]:
+    for response in responses:
+        for task in response.file_scan_tasks:
             first, last = _bounds(task.data_file, offset_id)
             yield PlannedFile(
                 first,
@@ -84,7 +86,7 @@ def _bounds(file: RESTDataFile, offset_id: int) -> tuple[int, int]:
 
 
 def _offset(bounds: ValueMap | None, offset_id: int) -> int | None:
-    """A number, as the protocol says, or the bytes of one in hexadecimal, as Iceberg's own server sends it."""
+    """Return an offset: a number, as the protocol says, or bytes in hexadecimal, as Iceberg's own server sends."""
     match bounds.to_dict().get(offset_id) if bounds else None:
         case int(number):
             return number

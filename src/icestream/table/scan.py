@@ -1,15 +1,19 @@
-"""Reading a table in the order of offsets, whatever the order of its files and of the rows inside them.
+"""Reads a table in offset order, whatever the order of its files and of the rows inside them.
 
-What it guarantees: rows come out as batches of the stream's columns with offsets that never go back, across partitions,
-compacted files and files that are sorted by other columns. A row that stands in the table twice comes out twice. Only
-files and row groups whose offsets can be in the range, and whose rows can match the filter, are opened. Everything is
-of the one snapshot that the state has. The memory held is that of `ReadLimits`, whatever the table's size; row groups
-that overlap share it, and one whose rows are not in offset order is held as a whole.
+What it guarantees: rows come as batches of the stream's columns, with offsets that never go back, across partitions,
+compacted files and files sorted by other columns. A row that stands in the table twice comes twice. Only files and row
+groups whose offsets can be in the range, and whose rows can match the filter, are opened. All rows are of one snapshot.
+Memory is bounded by `ReadLimits`, whatever the table's size. Overlapping row groups share that memory; a row group
+whose rows are not in offset order is held as a whole.
 
-How: row groups are the sources of a merge. A file is opened when the merge comes to its first offset, or ahead of that.
-Rows go out up to the smallest of the offsets that the open sources have read to; no source that is still to come begins
-before it. The thread that asks for batches decides everything; other threads open files and decode, each source on one
-at a time.
+How it works: row groups are the inputs of a merge. A file is opened when the merge reaches its first offset, or ahead
+of that. Rows are returned up to the smallest offset to which the open row groups have been read; no row group that
+comes later begins before it. The caller's thread makes all decisions. Other threads open files and decode; each row
+group is decoded by one thread at a time.
+
+Inside a row group rows come in offset order. If the group is larger than a batch, its offset column is checked first,
+and rows that are not in order are sorted. A row group whose bloom filters exclude a match is not read. One that may
+have a match is first searched in the filter's columns alone; the other columns are read if a row matches.
 """
 
 import re
@@ -69,7 +73,7 @@ class ReadLimits:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What a read is to give."""
+    """What a read returns: columns, range of offsets, filter."""
 
     table: "TopicTable"
     names: tuple[str, ...]
@@ -77,7 +81,7 @@ class ScanRequest:
     end: int
     where: Filter | None = None
     is_inspection: bool = False
-    """Whether each row group is looked into before its rows are read, instead of trusting what Parquet notes of it."""
+    """Whether the offsets of each row group are read first, instead of trusting Parquet's statistics."""
 
     @cached_property
     def columns(self) -> Columns:
@@ -89,18 +93,18 @@ class ScanRequest:
 
     @cached_property
     def read(self) -> tuple[str, ...]:
-        """The stream's columns that have to be read: the offset, the filter's, those asked for."""
+        """The stream's columns to read: the offset, the filter's columns, those asked for."""
         wanted = {self.columns.offset, *self.names, *(self.where.columns if self.where else ())}
         return tuple(name for name in self.columns.stream.names if name in wanted)
 
     @cached_property
     def stored(self) -> tuple[str, ...]:
-        """These, as the table has them."""
+        """The table's columns for `read`."""
         return self._stored(self.read)
 
     @cached_property
     def judged(self) -> tuple[str, ...]:
-        """Of these, the ones that say whether a row is wanted."""
+        """The table's columns that decide whether a row matches."""
         return self._stored({self.columns.offset, *(self.where.columns if self.where else ())})
 
     def _stored(self, names: Collection[str]) -> tuple[str, ...]:
@@ -112,7 +116,7 @@ class ScanRequest:
         )
 
     def chosen(self, rows: pa.Table, *, is_inside: bool) -> pa.Table:
-        """Of stored rows, those of the range that match; `is_inside` says that all are of the range."""
+        """Return the stored rows of the range that match. `is_inside` says that all are in the range."""
         if not is_inside:
             offset = pc.field(self.columns.offset)
             rows = rows.filter((offset >= self.start) & (offset < self.end))
@@ -123,7 +127,7 @@ class ScanRequest:
         return rows if mask.true_count == len(mask) else rows.filter(mask)
 
     def given(self, rows: pa.Table) -> pa.RecordBatch:
-        """Stored rows as what was asked for."""
+        """Convert stored rows to the stream's columns that were asked for."""
         return one_batch(self.columns.from_table(rows, self.names))
 
 
@@ -134,21 +138,8 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
     return batch
 
 
-# --------------------
-# Data files and their row groups, as sources of rows in offset order.
-#
-# All of this runs on the threads of a read. A row group's rows come in the order of their offsets: whether they
-# stand so
-# in the file is looked at before the first is handed out, in the offset column alone where the group is larger than a
-# batch, and rows that do not are sorted. They come with the table's columns, which Arrow can sort and select all of;
-# `ScanRequest.given` makes the stream's of them.
-#
-# A row group whose bloom filters exclude a match is not read; one that can have some is first looked through in the
-# filter's columns alone, and the others are read when a row matches.
-
-
 _BUFFER_BYTES = 1024 * 1024
-"""What is read of a column at once, so that a large row group does not lie in memory as a whole."""
+"""Bytes of a column that are read at once, so that a large row group is not in memory as a whole."""
 
 _MISSING = re.compile("NO_SUCH_KEY|RESOURCE_NOT_FOUND|Path does not exist")
 _UNDECODABLE = re.compile(
@@ -159,29 +150,29 @@ _UNDECODABLE = re.compile(
 
 @dataclass(frozen=True)
 class RowGroup:
-    """What was found in a row group before its rows are read."""
+    """What is known of a row group before its rows are read."""
 
     path: str
     number: int
     rows: int
     first_offset: int
     last_offset: int
-    """The smallest and the largest."""
+    """The smallest and the largest offset."""
     is_ordered: bool
-    """Whether each row has a larger offset than the one before."""
+    """Whether offsets increase from row to row."""
     rows_in_file: int
     is_last: bool
 
 
 class OpenFile:
-    """A data file of which row groups are being read. It is closed when the last source was released."""
+    """A data file whose row groups are read. It closes itself when all its row groups are released."""
 
     def __init__(self, request: ScanRequest, planned: PlannedFile) -> None:
         self.planned = planned
         self._request = request
         if planned.has_deletes:
             raise IncompatibleTableError(
-                "rows of the table were deleted with delete files, which icestream does not read",
+                "rows of the table were deleted with delete files, which icestream cannot read",
                 operation="read table",
                 place=planned.path,
                 remedy="rewrite the data files with the engine that deleted them",
@@ -198,8 +189,8 @@ class OpenFile:
         parquet = pq.ParquetFile(self._input, pre_buffer=False, page_checksum_verification=True)
         self._metadata = parquet.metadata
         self._numbers = column_numbers(self._metadata)
-        self._labels = FileColumnNames(parquet.schema_arrow, self._request.table.iceberg.schema())
-        offset = self._labels.in_file(self._request.columns.offset)
+        self._names = FileColumnNames(parquet.schema_arrow, self._request.table.iceberg.schema())
+        offset = self._names.in_file(self._request.columns.offset)
         if offset is None:
             raise DamagedError(
                 f"the file has no column {self._request.columns.offset!r}",
@@ -208,7 +199,7 @@ class OpenFile:
             )
         self._offset = offset
         self.inspected: list[RowGroup] = []
-        self._columns = [old for name in self._request.stored if (old := self._labels.in_file(name)) is not None]
+        self._columns = [old for name in self._request.stored if (old := self._names.in_file(name)) is not None]
         found = (self._row_group(number) for number in self._probed(range(self._metadata.num_row_groups)))
         self.row_groups = [group for group in found if group is not None]
         self._unreleased = len(self.row_groups)
@@ -217,23 +208,23 @@ class OpenFile:
         self._input.close()
 
     def release(self) -> None:
-        """One of the row groups is read to its end."""
+        """Report that a row group is read to its end."""
         self._unreleased -= 1
         if self._unreleased <= 0:
             self.close()
 
     def nbytes(self, group: RowGroup) -> int:
-        """What the columns that are read take in memory, about."""
+        """Return about the bytes in memory of the columns that are read."""
         metadata = self._metadata.row_group(group.number)
         chunks = (metadata.column(number) for number in range(metadata.num_columns))
         wanted = set(self._columns)
         return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in wanted)
 
     def rows(self, group: RowGroup, batch_bytes: int) -> Iterator[pa.Table]:
-        """The chosen rows of a row group in offset order, about so many bytes at a time and never none."""
+        """Yield the matching rows of a row group in offset order, about `batch_bytes` at a time."""
         with self._reading():
             rows = max(1, min(group.rows, group.rows * batch_bytes // max(self.nbytes(group), 1)))
-            if self._is_worth_a_look and not any(part.num_rows for part in self._chosen(group, rows, self._looked_at)):
+            if self._searches_first and not any(part.num_rows for part in self._chosen(group, rows, self._judged)):
                 return
             is_ordered = group.is_ordered or (rows < group.rows and _is_ordered(self._offsets(group.number)))
             is_whole = not is_ordered and self._request.where is None
@@ -242,10 +233,10 @@ class OpenFile:
                 yield from (table.slice(start, rows) for start in range(0, table.num_rows, rows))
 
     def _chosen(self, group: RowGroup, rows: int, columns: list[str]) -> Iterator[pa.Table]:
-        """Of each so many rows of a row group, in the order of the file, those that match."""
+        """Yield the matching ones of each `rows` rows of a row group, in the file's order."""
         is_inside = self._is_inside(group)
         for part in self._parquet().iter_batches(rows, [group.number], columns, use_threads=False):
-            yield self._request.chosen(pa.Table.from_batches([self._labels.apply(part)]), is_inside=is_inside)
+            yield self._request.chosen(pa.Table.from_batches([self._names.renamed(part)]), is_inside=is_inside)
 
     def _sorted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         offset = self._request.columns.offset
@@ -253,17 +244,17 @@ class OpenFile:
         yield rows if _is_ordered(rows[offset]) else rows.sort_by(offset)
 
     @cached_property
-    def _looked_at(self) -> list[str]:
-        """The columns that say whether a row matches."""
-        return [old for name in self._request.judged if (old := self._labels.in_file(name)) is not None]
+    def _judged(self) -> list[str]:
+        """The file's columns that decide whether a row matches."""
+        return [old for name in self._request.judged if (old := self._names.in_file(name)) is not None]
 
     @property
-    def _is_worth_a_look(self) -> bool:
-        """Whether to look for a match before all is read: most columns are not needed to find that there is none."""
-        return self._request.where is not None and len(self._looked_at) < len(self._columns)
+    def _searches_first(self) -> bool:
+        """Whether to look for a match before all columns are read: fewer columns suffice to find none."""
+        return self._request.where is not None and len(self._judged) < len(self._columns)
 
     def _probed(self, groups: Sequence[int]) -> Sequence[int]:
-        """Those that can hold what the filter asks for, by their bloom filters: bounds take longer to judge."""
+        """Return the row groups that bloom filters do not exclude. They come first: bounds take longer to judge."""
         pruning = self._request.pruning
         if pruning is None or self._request.is_inspection:
             return groups
@@ -271,7 +262,7 @@ class OpenFile:
 
         def may_match(group: int) -> bool:
             def may_hold(name: str, value: object) -> bool:
-                column = self._labels.in_file(name)
+                column = self._names.in_file(name)
                 return column is None or filters.may_hold(group, column, value)
 
             return pruning.values_may_match(may_hold)
@@ -285,7 +276,7 @@ class OpenFile:
         return group.first_offset >= self._request.start and group.last_offset < self._request.end
 
     def _row_group(self, number: int) -> RowGroup | None:
-        """A row group that may hold rows of the range."""
+        """Return a row group; None if it cannot hold rows that match."""
         metadata, request = self._metadata.row_group(number), self._request
         bounds = self._noted_bounds(metadata)
         if bounds is not None and not self._meets(*bounds):
@@ -309,7 +300,7 @@ class OpenFile:
         if request.is_inspection:
             self.inspected.append(group)
         if request.pruning is not None and not request.pruning.row_group_may_match(
-            metadata, self._labels, self._numbers
+            metadata, self._names, self._numbers
         ):
             return None
         return group if self._meets(*bounds) else None
@@ -327,7 +318,7 @@ class OpenFile:
         return self._parquet().read_row_group(number, columns=[self._offset], use_threads=False).column(0)
 
     def _parquet(self) -> pq.ParquetFile:
-        """A reader for one row group: readers are for one thread, the file below them for all."""
+        """Return a reader for one row group. A reader is for one thread; threads share the file below it."""
         return pq.ParquetFile(
             self._input,
             metadata=self._metadata,
@@ -344,17 +335,17 @@ class OpenFile:
             raise self._explained(error) from error
 
     def _explained(self, error: OSError | pa.ArrowInvalid) -> IcestreamError:
-        """Whether the file is gone, is damaged, or cannot be reached: Arrow tells most of it by the text alone."""
+        """Return our error: the file is missing, damaged or unreachable. Mostly only Arrow's text tells which."""
         text, place = str(error), self.planned.path
         if isinstance(error, FileNotFoundError) or _MISSING.search(text):
             return missing_file_error(self._request.table, error, "read table", self.planned)
         if isinstance(error, pa.ArrowInvalid) or _UNDECODABLE.match(text):
-            return DamagedError(f"a data file cannot be read: {text}", operation="read table", place=place)
+            return DamagedError(f"a data file is damaged: {text}", operation="read table", place=place)
         return CatalogUnavailableError(reason(error), operation="read table", place=place)
 
 
 def _is_ordered(offsets: Any) -> bool:
-    """Whether each is larger than the one before."""
+    """Return whether each offset is larger than the one before."""
     count = len(offsets)
     return count <= 1 or bool(pc.all(pc.less(offsets.slice(0, count - 1), offsets.slice(1))).as_py())
 
@@ -375,9 +366,9 @@ def ordered_scan(
     limits: ReadLimits = ReadLimits(),  # noqa: B008 - it cannot be changed
     on_row_group: OnRowGroup | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows with `start <= offset < end` that match `where`, with all or some of the stream's columns.
+    """Yield the rows with `start <= offset < end` that match `where`, with all or some of the stream's columns.
 
-    `on_row_group` is told of each row group that is opened; those of a file come one after the other.
+    `on_row_group` is called for each row group that is opened; those of a file follow each other.
     """
     stream = table.stream_schema
     names = tuple(stream.names if columns is None else columns)
@@ -390,8 +381,8 @@ def ordered_scan(
 
 
 @dataclass(order=True)
-class _Source:
-    """A row group in offset order, of which the part `buffer` is read, and the next may be on its way."""
+class _MergeInput:
+    """A row group as an input of the merge: rows in `buffer` are decoded, the next ones may be in progress."""
 
     first: int
     path: str
@@ -399,7 +390,7 @@ class _Source:
     file: OpenFile = field(compare=False)
     decoded: Iterator[pa.Table] = field(compare=False)
     cost_bytes: int = field(compare=False)
-    """What its next batch takes in memory, about."""
+    """About the bytes in memory of its next batch."""
     column: str = field(compare=False)
     buffer: pa.Table | None = field(default=None, compare=False)
     coming: "Future[pa.Table | None] | None" = field(default=None, compare=False)
@@ -410,7 +401,7 @@ class _Source:
             self.coming = pool.submit(next, self.decoded, None)
 
     def fill(self, pool: ThreadPoolExecutor) -> bool:
-        """Have rows in the buffer; false at the end."""
+        """Fill the buffer if it is empty; return False at the end of the row group."""
         if self.buffer is None or self.buffer.num_rows == 0:
             self.ask(pool)
             if self.coming is not None:
@@ -427,7 +418,7 @@ class _Source:
         return int(self.buffer.column(self.column)[-1].as_py())
 
     def take(self, through: int) -> pa.Table:
-        """The buffered rows up to an offset."""
+        """Take the buffered rows up to an offset."""
         rows = self.buffer
         assert rows is not None
         if self.last <= through:
@@ -444,10 +435,10 @@ class _Scan:
         self._on_row_group = on_row_group
         self._limits = limits
         self._pool = ThreadPoolExecutor(_threads(limits), thread_name_prefix="table-read")
-        self._plan = _Plan(FilePlan(request.table, request.start, request.end, request.pruning))
+        self._plan = _FileQueue(FilePlan(request.table, request.start, request.end, request.pruning))
         self._opening: deque[tuple[PlannedFile, int, Future[OpenFile]]] = deque()
-        self._waiting: list[_Source] = []
-        self._active: list[_Source] = []
+        self._waiting: list[_MergeInput] = []
+        self._active: list[_MergeInput] = []
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         try:
@@ -466,13 +457,13 @@ class _Scan:
             self._close()
 
     def _next_start(self) -> int | None:
-        """Where the next source begins, at the earliest."""
+        """Return the earliest offset at which the next input can begin."""
         ahead = self._opening[0][0] if self._opening else self._plan.next
         starts = [ahead.first_offset] if ahead is not None else []
         return min([*starts, *(source.first for source in self._waiting[:1])], default=None)
 
     def _admit(self, begins: int) -> None:
-        """The next file's row groups wait for the merge, or, if it is a row group's turn, it takes part in it."""
+        """Open the next file, or let the next waiting row group into the merge."""
         if not self._opening and self._plan.next is not None and self._plan.next.first_offset <= begins:
             self._open_next()
         if self._opening and self._opening[0][0].first_offset <= begins:
@@ -481,26 +472,26 @@ class _Scan:
             if self._on_row_group is not None:
                 for group in file.inspected:
                     self._on_row_group(group)
-            for source in self._sources(file, share):
+            for source in self._inputs(file, share):
                 insort(self._waiting, source)
             return
         source = self._waiting.pop(0)
         if source.fill(self._pool):
             self._active.append(source)
 
-    def _sources(self, file: OpenFile, share: int) -> Iterator[_Source]:
+    def _inputs(self, file: OpenFile, share: int) -> Iterator[_MergeInput]:
         request = self._request
         batch_bytes = min(self._limits.batch_bytes, share)
         for group in file.row_groups:
-            # Rows that are sorted otherwise have to be sorted again, as a whole.
+            # Rows in another order must be sorted as a whole.
             cost = file.nbytes(group) if request.table.sort_by else min(batch_bytes, file.nbytes(group))
             first, decoded = max(group.first_offset, request.start), file.rows(group, batch_bytes)
-            yield _Source(first, group.path, group.number, file, decoded, cost, request.columns.offset)
+            yield _MergeInput(first, group.path, group.number, file, decoded, cost, request.columns.offset)
         if not file.row_groups:
             file.close()
 
     def _read_ahead(self) -> None:
-        """Have the next batches made ready, in the order in which they will be needed, as far as the limits go."""
+        """Start to decode the next batches and to open the next files, in the order of need, within the limits."""
         sources = [*self._active, *self._waiting[: self._limits.prefetch_batches]]
         coming = sum(source.coming is not None for source in sources)
         nbytes = sum(source.cost_bytes for source in sources if source.coming is not None or source.buffer is not None)
@@ -522,8 +513,8 @@ class _Scan:
 
     def _open_next(self) -> None:
         file, overlapping = self._plan.pop()
-        beside = sum(source.path != file.path for source in self._active)
-        share = max(_MIN_SHARE_BYTES, self._limits.max_bytes // (1 + overlapping + beside))
+        others = sum(source.path != file.path for source in self._active)
+        share = max(_MIN_SHARE_BYTES, self._limits.max_bytes // (1 + overlapping + others))
         self._opening.append((file, share, self._pool.submit(OpenFile, self._request, file)))
 
     def _merged(self, parts: list[pa.Table]) -> Iterator[pa.RecordBatch]:
@@ -545,31 +536,31 @@ class _Scan:
 
 
 def _threads(limits: ReadLimits) -> int:
-    """One for each batch that is made ready, and one to open the next file meanwhile; more would find no work."""
+    """Return one thread for each batch that is decoded ahead, and one that opens the next file."""
     return min(limits.max_concurrent_reads, limits.prefetch_batches + 1)
 
 
-class _Plan:
-    """The files that are still to be opened, in order."""
+class _FileQueue:
+    """The files that are not opened yet, in order."""
 
     def __init__(self, plan: FilePlan) -> None:
         self._windows = plan.windows()
         self._window: list[PlannedFile] = []
-        self._place = 0
+        self._index = 0
 
     @property
     def next(self) -> PlannedFile | None:
-        if self._place >= len(self._window):
-            self._window, self._place = next(self._windows, []), 0
-        return self._window[self._place] if self._window else None
+        if self._index >= len(self._window):
+            self._window, self._index = next(self._windows, []), 0
+        return self._window[self._index] if self._window else None
 
     def pop(self) -> tuple[PlannedFile, int]:
-        """The next file, and how many of those behind it hold offsets between its own."""
+        """Take the next file, and count the following files that overlap with it."""
         file = self.next
         assert file is not None
-        self._place += 1
+        self._index += 1
         overlapping = 0
-        for other in self._window[self._place : self._place + _MAX_COUNTED]:
+        for other in self._window[self._index : self._index + _MAX_COUNTED]:
             if other.first_offset > file.last_offset:
                 break
             overlapping += 1

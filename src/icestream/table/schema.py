@@ -1,7 +1,24 @@
-"""The topic's stream schema as an Iceberg schema, and rows on their way between the two.
+"""Maps a topic's stream schema to an Iceberg schema, and converts rows between the two.
 
-`Columns` is the mapping of one stream schema. It is made once per writer, is cheap to pickle, and touches only the
+`Columns` is the mapping of one stream schema. It is made once per writer, is cheap to pickle, and copies only the
 columns whose type changes.
+
+A table's columns have types that every engine reads. Iceberg's `time`, `uuid` and nanosecond timestamps are not among
+them: Spark cannot read a table that has one. So each Arrow type is either stored as a type that keeps every value, or
+refused with its name:
+
+- integers of up to 32 bits are `int`; those of up to 64 bits, and unsigned ones of 32 bits, are `long`; unsigned ones
+  of 64 bits are `decimal(20, 0)`; half-precision floats are `float`
+- timestamps in seconds, milliseconds and microseconds are `timestamp` in microseconds (`timestamptz` with a zone)
+- a column of timestamps in nanoseconds becomes two: microseconds under its own name, which can be partitioned and
+  sorted by, and the remaining 0 to 999 nanoseconds in `{name}_nanos`; inside structs, lists and maps it is a `long` of
+  nanoseconds
+- times of day and durations are `int` or `long`, in the unit of the topic's schema
+- dictionaries are stored as their values, extension types as their storage type, large and view forms of a type as the
+  ordinary form
+- nested fields are nullable in the table, whatever the topic's schema says
+
+The topic's own schema is kept in the table's properties, so that readers get the published types back.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,28 +36,6 @@ from icestream.config import ENGINE_COLUMNS
 from icestream.model.errors import IncompatibleTableError, InvalidMessageError, InvalidRequestError
 from icestream.model.messages import EnvelopeNames
 from icestream.table.partitions import partition_spec, sort_order
-
-# --------------------
-# Which Arrow types a table can hold, and as what.
-#
-# A table's columns have types that every engine reads: Iceberg's `time`, `uuid` and nanosecond timestamps are not among
-# them, as Spark cannot read a table that has one. Each Arrow type is therefore either stored as a type that keeps every
-# value, or refused with its name:
-#
-# - whole numbers of up to 32 bits are `int`, of up to 64 bits and unsigned of 32 bits `long`, unsigned of 64 bits
-#   `decimal(20, 0)`; halves are `float`
-# - timestamps in seconds, milliseconds and microseconds are `timestamp` (with a zone: `timestamptz`), in microseconds
-# - a column of timestamps in nanoseconds becomes two: its microseconds under its own name, which can be partitioned and
-#   sorted by, and the 0 to 999 nanoseconds beyond in `{name}_nanos`; inside structs, lists and maps it is a `long` of
-#   nanoseconds
-# - times of day and durations are `int` or `long`, in the unit that the topic's schema gives them
-# - dictionaries are stored as their values, extension types as what they are made of, the large and view forms of a
-# type
-#   as the ordinary one
-# - nested fields may always be null in the table, whatever the topic's schema says
-#
-# The topic's own schema is kept in the table's properties, so that readers get back the types that were published.
-
 
 NANOS_SUFFIX = "_nanos"
 MAX_DECIMAL_DIGITS = 38
@@ -63,7 +58,7 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
 
 
 def stored_type(kind: pa.DataType, where: str, depth: int = 0) -> pa.DataType:
-    """The Arrow type that values of `kind` have in the table's files; `where` names the field in errors."""
+    """Return the Arrow type of `kind` in the table's files. `where` names the field in errors."""
     if depth > MAX_NESTING:
         raise _refused(where, f"is nested deeper than {MAX_NESTING} levels")
     for is_kind, stored in _PLAIN:
@@ -83,7 +78,7 @@ def stored_type(kind: pa.DataType, where: str, depth: int = 0) -> pa.DataType:
 
 
 def _wrapped(kind: pa.DataType) -> pa.DataType | None:
-    """What a dictionary or an extension type holds."""
+    """Return the type that a dictionary or an extension type holds; None for other types."""
     if kinds.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else None
@@ -97,7 +92,7 @@ def _holds_views(kind: pa.DataType) -> bool:
 
 def _stored_collection(kind: pa.DataType, where: str, depth: int) -> pa.DataType:
     if kinds.is_fixed_size_list(kind) and _holds_views(kind):
-        raise _refused(where, "is a fixed-size list of views, which Arrow cannot make of what a table holds")
+        raise _refused(where, "is a fixed-size list of views, which Arrow cannot restore from a table")
     if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", stored_type(kind.value_type, f"{where}.element", depth + 1)))
     if kinds.is_map(kind):
@@ -127,7 +122,7 @@ def _stored_struct(kind: pa.DataType, where: str, depth: int) -> pa.DataType:
 
 
 def check_names(names: list[str], where: str) -> None:
-    """Refuse names that engines cannot tell apart or cannot name at all. `where` begins the sentence."""
+    """Raise for names that engines cannot tell apart or cannot write. `where` is the subject of the error text."""
     for name in names:
         if not name.strip() or not name.isprintable():
             raise _misnamed(f"{where} has a name that is empty or not printable: {name!r}")
@@ -135,28 +130,28 @@ def check_names(names: list[str], where: str) -> None:
     for name in names:
         other = folded.setdefault(name.casefold(), name)
         if other is not name:
-            raise _misnamed(f"{where} has two names that differ in case at most, {other!r} and {name!r}")
+            raise _misnamed(f"{where} has two names that are equal or differ only in case, {other!r} and {name!r}")
 
 
 def check_nanos_names(stream: pa.Schema) -> None:
-    """Refuse a column that has the name of one that the table adds for nanoseconds."""
+    """Raise for a column with the name of one that the table adds for nanoseconds."""
     given = {name.casefold(): name for name in stream.names}
     for field in filter(is_split, stream):
         added = field.name + NANOS_SUFFIX
         if (other := given.get(added.casefold())) is not None:
             raise _misnamed(
                 f"column {field.name!r} is a timestamp in nanoseconds, for which the table adds a column {added!r}, "
-                f"and there is a column {other!r} already"
+                f"and the topic has a column {other!r}"
             )
 
 
 def is_split(field: pa.Field) -> bool:
-    """Whether a column becomes two, microseconds and the nanoseconds beyond."""
+    """Return whether a column becomes two: microseconds, and the remaining nanoseconds."""
     return bool(kinds.is_timestamp(field.type)) and field.type.unit == "ns"
 
 
 def stored_fields(field: pa.Field) -> Iterator[pa.Field]:
-    """The columns that one column of the stream becomes."""
+    """Yield the table's columns for a column of the stream."""
     if is_split(field):
         yield pa.field(field.name, pa.timestamp("us", tz="UTC" if field.type.tz else None), field.nullable)
         yield pa.field(field.name + NANOS_SUFFIX, pa.int32(), field.nullable)
@@ -165,7 +160,7 @@ def stored_fields(field: pa.Field) -> Iterator[pa.Field]:
 
 
 def to_stored(column: pa.ChunkedArray, field: pa.Field, stored: list[pa.Field]) -> Iterator[pa.ChunkedArray]:
-    """The values of `stored_fields(field)`. No copy where the type stays."""
+    """Yield the values for `stored_fields(field)`. A column whose type stays is not copied."""
     try:
         if is_split(field):
             yield from _split_nanos(column, stored)
@@ -179,7 +174,7 @@ def to_stored(column: pa.ChunkedArray, field: pa.Field, stored: list[pa.Field]) 
 
 
 def from_stored(columns: list[pa.ChunkedArray], field: pa.Field) -> pa.ChunkedArray:
-    """The stream's column, from the values of its `stored_fields`."""
+    """Return the stream's column, from the values of its `stored_fields`."""
     if not is_split(field):
         return columns[0] if columns[0].type.equals(field.type) else columns[0].cast(field.type)
     micros, nanos = (column.cast(pa.int64()) for column in columns)
@@ -190,7 +185,7 @@ def _split_nanos(column: pa.ChunkedArray, stored: list[pa.Field]) -> Iterator[pa
     nanos = column.cast(pa.int64())
     towards_zero = pc.divide(nanos, _NANOS_PER_MICRO)
     beyond = pc.subtract(nanos, pc.multiply(towards_zero, _NANOS_PER_MICRO))
-    early = pc.less(beyond, 0)  # before 1970: one microsecond earlier, and the nanoseconds counted up from there
+    early = pc.less(beyond, 0)  # before 1970: round down to the earlier microsecond
     yield pc.if_else(early, pc.subtract(towards_zero, 1), towards_zero).cast(stored[0].type)
     yield pc.if_else(early, pc.add(beyond, _NANOS_PER_MICRO), beyond).cast(stored[1].type)
 
@@ -207,7 +202,7 @@ def _misnamed(problem: str) -> InvalidRequestError:
 
 MAX_COLUMNS = 10_000
 FIELD_ID = b"PARQUET:field_id"
-"""Where Arrow keeps a column's id."""
+"""The key of Arrow's field metadata that holds a column's field id."""
 _ENVELOPE_DOCS = EnvelopeNames(
     offset="The message's place in the topic: from 0, in order",
     publish_time="When the broker took the message",
@@ -219,11 +214,11 @@ _ENVELOPE_DOCS = EnvelopeNames(
 
 @dataclass(frozen=True)
 class Columns:
-    """One stream schema and what its columns are in the table."""
+    """One stream schema, and its columns in the table."""
 
     stream: pa.Schema
     stored: tuple[tuple[pa.Field, ...], ...]
-    """For each column of the stream, the columns it becomes."""
+    """For each column of the stream, its columns in the table."""
 
     @classmethod
     def of(cls, stream: pa.Schema) -> "Columns":
@@ -237,7 +232,7 @@ class Columns:
         check_names(names, "the table")
         if taken := sorted(ENGINE_COLUMNS.intersection(names)):
             raise InvalidRequestError(
-                f"columns {', '.join(taken)} have names that query engines use for columns of their own",
+                f"columns {', '.join(taken)} have names that query engines reserve",
                 operation="table schema",
                 remedy="rename them",
             )
@@ -256,10 +251,10 @@ class Columns:
         return (field for group in self.stored for field in group)
 
     def to_table(self, batches: list[pa.RecordBatch], file_schema: pa.Schema) -> pa.Table:
-        """Rows of the stream as rows of a data file with `file_schema`."""
+        """Convert rows of the stream to rows of a data file with `file_schema`."""
         for batch in batches:
             if not batch.schema.equals(self.stream):
-                raise InvalidMessageError("a batch has other columns than the stream", operation="write table")
+                raise InvalidMessageError("the columns of a batch are not the stream's", operation="write table")
         rows = pa.Table.from_batches(batches, self.stream)
         columns = [
             values
@@ -269,7 +264,7 @@ class Columns:
         return pa.Table.from_arrays(columns, schema=file_schema)
 
     def from_table(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Rows of the table as rows of the stream's columns `names`; what a file does not have yet is null."""
+        """Convert rows of the table to the stream's columns `names`. A column that the file lacks is null."""
         schema = pa.schema([self.stream.field(name) for name in names])
         stored_as, there = dict(zip(self.stream.names, self.stored, strict=True)), set(rows.column_names)
         columns = []
@@ -283,7 +278,7 @@ class Columns:
 
 
 def iceberg_schema(columns: Columns) -> Schema:
-    """The schema of a new table; the catalog gives the ids anew, in the same order."""
+    """Return the schema of a new table. The catalog assigns field ids of its own, in the same order."""
     ids = count(1)
     fields = [
         _nested_field(field, ids, doc) for field, doc in zip(columns.fields(), _documentation(columns), strict=True)
@@ -292,16 +287,16 @@ def iceberg_schema(columns: Columns) -> Schema:
 
 
 def file_schema(columns: Columns, table: Schema) -> pa.Schema:
-    """The stored columns with the table's field ids, as they stand in Parquet files."""
+    """Return the columns of Parquet files, with the table's field ids."""
     by_name = {field.name: field for field in table.fields}
     try:
         return pa.schema([_with_ids(field, by_name[field.name]) for field in columns.fields()])
     except KeyError as missing:
-        raise IncompatibleTableError(f"the table has lost its column {missing}", operation="write table") from None
+        raise IncompatibleTableError(f"the table no longer has the column {missing}", operation="write table") from None
 
 
 def check_table_schema(schema: pa.Schema, partition_by: Iterable[str] = (), sort_by: Iterable[str] = ()) -> None:
-    """Raise `InvalidRequestError` unless a topic with this stream schema can have a table so partitioned and sorted."""
+    """Raise `InvalidRequestError` unless a topic with this schema, partitioning and sort order can have a table."""
     columns = Columns.of(schema)
     try:
         table = iceberg_schema(columns)

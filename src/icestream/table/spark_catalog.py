@@ -1,7 +1,7 @@
-"""The same catalog and store, as Spark's Iceberg runtime is told about them.
+"""Spark's options for the same catalog and object store.
 
-A pure function of the settings: the pipeline's maintenance and anyone's notebook get the options from here. Whatever
-`catalog.properties` says is passed on, as both libraries share most names. The options hold secrets.
+A pure function of the settings, for maintenance and for notebooks. `catalog.properties` are passed on, because both
+libraries share most names. The options hold secrets.
 """
 
 from icestream.config import Settings
@@ -17,7 +17,7 @@ _FILE_IO = {
 
 
 def spark_catalog_options(settings: Settings) -> dict[str, str]:
-    """The entries of a Spark session's configuration that make the tables `{catalog.name}.{namespace}.{topic}`."""
+    """Return the Spark configuration with which the tables are `{catalog.name}.{namespace}.{topic}`."""
     prefix = f"spark.sql.catalog.{settings.catalog.name}"
     options = {**_catalog(settings), **_store(settings), "cache-enabled": "false"}
     passed_on = {key: value for key, value in settings.catalog.properties.items() if not key.startswith("py-")}
@@ -34,7 +34,7 @@ def _catalog(settings: Settings) -> dict[str, str]:
     match catalog.type:
         case "memory":
             raise InvalidRequestError(
-                "Spark cannot see a memory catalog, which lives in one process",
+                "Spark cannot use a memory catalog: it exists in one process only",
                 operation="spark options",
                 remedy="use another catalog.type",
             )
@@ -50,7 +50,7 @@ def _catalog(settings: Settings) -> dict[str, str]:
 
 
 def _jdbc(settings: Settings) -> dict[str, str | None]:
-    from icestream.table.sql_catalogs import jdbc_options  # noqa: PLC0415 - costly, and of no use to writing tasks
+    from icestream.table.sql_catalogs import jdbc_options  # noqa: PLC0415 - slow to import, and writing tasks do not need it
 
     return jdbc_options(catalog_properties(settings)["uri"], settings.catalog.timeout_seconds)
 

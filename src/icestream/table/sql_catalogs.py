@@ -1,7 +1,7 @@
-"""Catalogs in a database: SQLite, the embedded default; PostgreSQL; and one in memory.
+"""Catalogs in a database: SQLite (the embedded default), PostgreSQL, and one in memory.
 
-Imported where such a catalog is opened and nowhere else: it takes as long to import as all the rest of this package,
-and the tasks that write files never need it.
+Import this module only where such a catalog is opened: it takes as long to import as the rest of this package, and the
+tasks that write files do not need it.
 """
 
 from pathlib import Path
@@ -17,7 +17,10 @@ _CREATE_TRIES = 3
 
 
 class MemoryCatalog(SqlCatalog):
-    """A catalog that dies with its process. One connection, which threads take in turn."""
+    """A catalog that ends with its process. Threads share its one connection in turn.
+
+    The constructor repeats the library's, which offers no way to choose the connection pool.
+    """
 
     def __init__(self, name: str, **properties: str) -> None:
         MetastoreCatalog.__init__(self, name, **properties)
@@ -32,7 +35,7 @@ class MemoryCatalog(SqlCatalog):
 
 
 def open_sql(name: str, properties: dict[str, str]) -> SqlCatalog:
-    """Two processes may make the catalog's own tables at once; the one that comes second then finds them."""
+    """Open a catalog in a database. Retry if another process creates the catalog's tables at the same time."""
     for attempt in range(_CREATE_TRIES):
         try:
             return SqlCatalog(name, **properties)
@@ -43,12 +46,10 @@ def open_sql(name: str, properties: dict[str, str]) -> SqlCatalog:
 
 
 def database_uri(uri: str, timeout_seconds: int) -> str:
-    """A database URI with a time-out, unless it has one; a SQLite file's path absolute."""
+    """Return a database URI with a time-out, unless it has one, and with an absolute path of a SQLite file."""
     url = make_url(uri)
     if url.get_backend_name() == "postgresql":
-        if (
-            url.drivername == "postgresql"
-        ):  # the driver that is installed with the pipeline, not the library's own choice
+        if url.drivername == "postgresql":  # the driver that the pipeline installs, not the library's default
             url = url.set(drivername="postgresql+psycopg2")
         limits = {"connect_timeout": str(timeout_seconds), "tcp_user_timeout": str(timeout_seconds * 1000)}
         missing = {name: value for name, value in limits.items() if name not in url.query}
@@ -63,14 +64,14 @@ def database_uri(uri: str, timeout_seconds: int) -> str:
 
 
 def make_folder(uri: str) -> None:
-    """Make the directory of a SQLite file."""
+    """Create the directory of a SQLite file."""
     url = make_url(uri)
     if url.get_backend_name() == "sqlite" and url.database and url.database.startswith("/"):
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
 
 
 def jdbc_options(uri: str, timeout_seconds: int) -> dict[str, str | None]:
-    """The same database for Java."""
+    """Return the options for the same database through JDBC."""
     url = make_url(uri)
     if url.get_backend_name() == "sqlite":
         return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout={timeout_seconds * 1000}"}

@@ -1,7 +1,7 @@
-"""What a data file's description says about its columns, from the file's own Parquet metadata.
+"""Statistics of a data file's columns, from its Parquet metadata.
 
-The library has a function for it too, but it goes through Python's dates, which end at the year 9999: a message with a
-later one could never be written. Here a bound is made from the raw value that Parquet noted, whatever it means.
+The library's own function goes through Python's dates, which end at the year 9999: a message with a later date could
+never be written. Here a bound is made from the raw value in Parquet's statistics.
 """
 
 import struct
@@ -22,15 +22,17 @@ _WIDER = {"long": "<q", "double": "<d"}
 
 @dataclass
 class Statistics:
+    """Collects the statistics of columns, by field id."""
+
     column_sizes: Counter[int] = field(default_factory=Counter)
     value_counts: Counter[int] = field(default_factory=Counter)
     null_value_counts: Counter[int] = field(default_factory=Counter)
     lowest: dict[int, Any] = field(default_factory=dict)
     highest: dict[int, Any] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
-    """Columns with a row group about which Parquet noted no bounds although it has values."""
+    """Columns with a row group that has values but no bounds in Parquet's statistics."""
     uncounted: set[int] = field(default_factory=set)
-    """Columns with a row group about which Parquet noted no number of nulls."""
+    """Columns with a row group that has no null count in Parquet's statistics."""
 
     def add(self, chunk: ColumnChunkMetaData, plan: StatisticsCollector) -> None:
         number = plan.field_id
@@ -57,7 +59,7 @@ class Statistics:
 def data_file_statistics(
     metadata: FileMetaData, plan: Mapping[int, StatisticsCollector], ids: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The fields of a data file's description that are about its content."""
+    """Return the fields of a data file's description that describe its content."""
     found = Statistics()
     kinds: dict[int, str] = {}
     split_offsets = []
@@ -82,7 +84,7 @@ def data_file_statistics(
 
 
 def column_numbers(metadata: FileMetaData) -> dict[str, int]:
-    """The numbers of a file's columns, by their paths. To look through the columns of each row group takes long."""
+    """Return the indexes of a file's columns, by path. Searching them in each row group takes long."""
     schema = metadata.schema
     return {schema.column(number).path: number for number in range(metadata.num_columns)}
 
@@ -90,7 +92,7 @@ def column_numbers(metadata: FileMetaData) -> dict[str, int]:
 def row_group_description(
     group: RowGroupMetaData, plan: Mapping[str, StatisticsCollector], numbers: Mapping[str, int]
 ) -> DataFile:
-    """A row group as if it were a file of its own, with what Parquet noted about the columns of the plan."""
+    """Describe a row group as if it were a file, with Parquet's statistics of the columns in the plan."""
     found = Statistics()
     kinds: dict[int, str] = {}
     for path, collector in plan.items():
@@ -116,7 +118,7 @@ def _start(chunk: ColumnChunkMetaData) -> int:
 
 
 def _comparable(raw: Any, kind: PrimitiveType) -> Any:
-    """A raw value in the order of its type: bytes of decimals are numbers."""
+    """Return a raw value that compares in the order of its type: bytes of decimals become numbers."""
     if isinstance(kind, DecimalType) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)
     return raw
@@ -132,7 +134,7 @@ def _lower(value: Any, plan: StatisticsCollector, physical: str) -> bytes:
 
 
 def _upper(value: Any, plan: StatisticsCollector, physical: str) -> bytes | None:
-    """The bound, or none where no short enough value is above it."""
+    """Return the upper bound; None if no value that is short enough lies above it."""
     if isinstance(plan.iceberg_type, StringType):
         text = truncate_upper_bound_text_string(str(value, "utf-8"), plan.mode.length)
         return None if text is None else text.encode()
@@ -142,7 +144,7 @@ def _upper(value: Any, plan: StatisticsCollector, physical: str) -> bytes | None
 
 
 def _serialized(value: Any, kind: PrimitiveType, physical: str) -> bytes:
-    """Iceberg's single-value form."""
+    """Serialize a value in Iceberg's single-value form."""
     if isinstance(kind, DecimalType):
         return int(value).to_bytes((int(value) + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
     if isinstance(value, bytes):

@@ -1,6 +1,10 @@
-"""The tables of a catalog: found, made, opened for a topic, dropped.
+"""Finds, creates, opens and drops the tables of a catalog.
 
-One `Tables` serves all threads of a process, and keeps the catalog and its connections.
+A process has one `Tables`, shared by its threads. It keeps the catalog and its connections.
+
+Opening a table adds the columns that the topic has gained, as nullable columns: older files read as null there. Any
+other difference (a type, a column that must not be null) makes the table incompatible, and it is refused before
+anything is written.
 """
 
 from collections.abc import Mapping
@@ -46,35 +50,27 @@ from icestream.table.schema import Columns, iceberg_schema
 from icestream.table.topic_table import TopicTable
 from icestream.table.unused_files import UnusedFileRemover
 
-# --------------------
-# What a topic wants of its table.
-
 
 @dataclass(frozen=True)
 class TableSpec:
+    """What a topic requires of its table."""
+
     topic: TopicName
     stream_id: str
     epoch: int
     schema: pa.Schema
-    """What readers of the topic get: the envelope and the topic's columns."""
+    """The columns that readers of the topic get: the envelope and the topic's columns."""
     partition_by: tuple[str, ...] = ()
     """Such as `day(publish_time)` or `bucket(16, key)`; see `partitions`."""
     sort_by: tuple[str, ...] = ()
     """Columns that each row group is sorted by; the offset when there are none."""
 
 
-# --------------------
-# Bringing a table up to the topic's schema.
-#
-# Columns that the topic has gained are added, as nullable ones; old files then read as null there. Anything else that
-# differs (a type, a column that must not be null) cannot be, and the table is refused before anything is written.
-
-
 _TRIES = 4
 
 
 def add_missing_columns(table: Table, spec: TableSpec) -> Table:
-    """`table` with all columns of `spec`."""
+    """Add the columns of `spec` that the table lacks."""
     columns = Columns.of(spec.schema)
     wanted = iceberg_schema(columns)
     for _ in range(_TRIES):
@@ -87,7 +83,9 @@ def add_missing_columns(table: Table, spec: TableSpec) -> Table:
             change.set_properties({STREAM_SCHEMA: encode_schema(spec.schema)})
         table = table.refresh()
     raise CommitConflictError(
-        "the table changes too often to add a column", operation="open table", place=str(spec.topic)
+        "other commits came first each time that a column was to be added",
+        operation="open table",
+        place=str(spec.topic),
     )
 
 
@@ -138,7 +136,7 @@ def _compare(wanted: IcebergType, found: IcebergType, name: str) -> list[str]:
     if wanted == found:
         return []
     try:
-        promote(wanted, found)  # what the topic writes may be read as a wider type, if somebody has widened the column
+        promote(wanted, found)  # the column may have been widened: then the topic's values are read as the wider type
     except ResolveError:
         return [f"has {found} in column {name}, the topic {wanted}"]
     return []
@@ -152,7 +150,7 @@ class Tables:
         self._unused_files = UnusedFileRemover(settings.table.unused_file_grace_seconds)
 
     def load(self) -> None:
-        """Load what opening the catalog needs; the catalog itself is left alone."""
+        """Import what opening the catalog needs. The catalog is not contacted."""
         load_library(self._settings)
 
     @cached_property
@@ -161,14 +159,14 @@ class Tables:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog, opened at first use: a broker can start, and publish, while it is away."""
+        """The catalog, opened at first use: a broker can start and publish while the catalog is down."""
         with self._lock:
             return self._opened
 
     def open(self, spec: TableSpec) -> TopicTable:
-        """The topic's table; made if there is none, given the columns that the topic has gained.
+        """Open the topic's table; create it if there is none, and add the columns that the topic has gained.
 
-        Raises `IncompatibleTableError` if the table is another stream's or cannot hold this one.
+        Raises `IncompatibleTableError` if the table belongs to another stream or cannot hold this one.
         """
         with reporting("open table", self._where(spec.topic)):
             found = self._load(spec.topic) or self._create(spec)
@@ -180,7 +178,7 @@ class Tables:
                     f"the table belongs to the stream {state.ledger.stream_id}, the topic is {spec.stream_id}",
                     operation="open table",
                     place=str(spec.topic),
-                    remedy="drop or rename the table that an earlier topic of this name has left",
+                    remedy="drop or rename the table, which an earlier topic of this name left behind",
                 )
             return self._state(spec.topic, add_missing_columns(found, spec), spec.schema)
 
@@ -190,15 +188,15 @@ class Tables:
             return None if found is None else self._state(topic, found)
 
     def drop(self, topic: TopicName, stream_id: str) -> bool:
-        """Drop the table if it is that stream's, and remove its files, as far as the store lets go of them.
+        """Drop the table and remove its files, if it belongs to that stream; return whether it did.
 
-        Whether it was that stream's.
+        Files that the store does not delete are logged.
         """
         with reporting("drop table", self._where(topic)):
             found = self._load(topic)
             if found is None or found.metadata.properties.get(STREAM_ID) != stream_id:
                 return False
-            with suppress(NoSuchTableError):  # somebody else was faster
+            with suppress(NoSuchTableError):  # another process dropped it first
                 self.catalog.drop_table(self._identifier(topic))
         if remove_table_files(found) and is_copy(topic):
             remove_own_files(self._state(topic, found))
@@ -224,11 +222,11 @@ class Tables:
         columns = Columns.of(spec.schema)
         schema = iceberg_schema(columns)
         identifier = self._identifier(spec.topic)
-        plain = is_copy(spec.topic)
-        by = copy_partition(columns.envelope.publish_time) if plain else spec.partition_by
+        makes_copy = is_copy(spec.topic)
+        by = copy_partition(columns.envelope.publish_time) if makes_copy else spec.partition_by
         ledger = Ledger(spec.stream_id, spec.epoch, 0)
         properties = new_table_properties(self._settings.table, columns, ledger, spec.sort_by)
-        if plain:
+        if makes_copy:
             properties |= copy_properties(self._settings, spec.topic)
             self._check_copy(spec.topic, properties)
         self._create_namespace(identifier[:-1])
@@ -240,14 +238,14 @@ class Tables:
                 sort_order=sort_order(spec.sort_by, columns.offset, schema),
                 properties=properties,
             )
-        except TableAlreadyExistsError:  # two made it at once: the other one's is the table
+        except TableAlreadyExistsError:  # another process created it first
             return self.catalog.load_table(identifier)
-        if not plain:
+        if not makes_copy:
             self._check_new(spec.topic, made)
         return made
 
     def _check_copy(self, topic: TopicName, properties: Mapping[str, str]) -> None:
-        """Before anything is written to a copy; only the catalog knows where the topic's own table is."""
+        """Check the folders of a copy before anything is written. Only the catalog knows the topic's own folder."""
         if (data_path := properties.get(DATA_PATH)) is None:
             return
         if (own := self._load(copied(topic))) is not None:
@@ -255,7 +253,7 @@ class Tables:
         warn_if_moved(self._settings, topic, data_path)
 
     def _check_new(self, topic: TopicName, made: Table) -> None:
-        """A table that the catalog has put where the plain files are does not stay: cleaning it would remove them."""
+        """Drop a new table that the catalog put into the copy's folders: its clean-up would remove the copy."""
         copy = self._load(copy_of(topic))
         if copy is None or (data_path := copy.metadata.properties.get(DATA_PATH)) is None:
             return
@@ -277,7 +275,7 @@ class Tables:
         return tuple(topic)
 
     def _create_namespace(self, namespace: tuple[str, ...]) -> None:
-        """Make the namespace, unless somebody else does at the same moment; not every catalog has a word for that."""
+        """Create the namespace. Another process may do so at the same time, which some catalogs report as any error."""
         try:
             self.catalog.create_namespace(namespace)
         except NamespaceAlreadyExistsError:

@@ -1,7 +1,7 @@
 """A loaded state of a topic's table.
 
-A state never changes: a commit or a refresh gives a new one. A commit that was planned on an old state is refused, by
-the checks here or by the catalog; so any number of writers, however stale, cannot put a message into the table twice.
+A state never changes: a commit or a refresh returns a new one. A commit that was planned on an old state is refused, by
+`commit.check_plan` or by the catalog. So no number of stale writers can put a message into the table twice.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -48,11 +48,11 @@ from icestream.table.writer import TableWriter, WrittenFile
 class TopicTable:
     name: TopicName
     iceberg: Table
-    """The table as the Iceberg library sees it; for this package and for tests."""
+    """The Iceberg library's table; for this package and for tests."""
     settings: TableSettings
     unused_files: UnusedFileRemover
     schema: pa.Schema | None = None
-    """The stream schema it was opened with; without one, that of the table's newest columns."""
+    """The stream schema it was opened with; None for the schema in the table's properties."""
     known_manifests: tuple[ManifestFile, ...] | None = None
     manifest_index: ManifestIndex = field(default_factory=ManifestIndex)
 
@@ -62,12 +62,12 @@ class TopicTable:
 
     @cached_property
     def lost_ranges(self) -> OffsetRanges:
-        """Offsets below the ledger that have no row, as their messages were given up or are in quarantine."""
+        """Offsets below the ledger without a row: their messages were given up or are in quarantine."""
         return read_lost_ranges(self.properties, place=str(self.name))
 
     @cached_property
     def quarantined(self) -> tuple[Quarantined, ...]:
-        """The frames that were put aside, by offset; what `lost_ranges` has besides was given up."""
+        """The frames in quarantine, by offset. The other `lost_ranges` were given up."""
         return read_quarantine(self.properties, place=str(self.name))
 
     @property
@@ -84,7 +84,7 @@ class TopicTable:
 
     @cached_property
     def stream_schema(self) -> pa.Schema:
-        """What readers of the topic get, and what the writer takes."""
+        """The columns that readers get and that the writer takes."""
         if self.schema is not None:
             return self.schema
         return decode_schema(self.properties[STREAM_SCHEMA])
@@ -95,12 +95,12 @@ class TopicTable:
 
     @cached_property
     def offset_id(self) -> int:
-        """The id of the offset's column, by which manifests speak of it."""
+        """The field id of the offset's column, which manifests use."""
         return self.iceberg.schema().find_field(self.offset_column).field_id
 
     @cached_property
     def manifests(self) -> tuple[ManifestFile, ...]:
-        """Those of the current snapshot."""
+        """The manifests of the current snapshot."""
         if self.known_manifests is not None:
             return self.known_manifests
         snapshot = self.iceberg.metadata.current_snapshot()
@@ -108,13 +108,13 @@ class TopicTable:
 
     @property
     def sort_by(self) -> tuple[str, ...]:
-        """The columns that row groups are sorted by; none means that they are in offset order."""
+        """The columns that row groups are sorted by; empty if rows are in offset order."""
         found = self.properties.get(SORT_BY)
         return tuple(found.split("\n")) if found else ()
 
     @property
     def is_parquet_copy(self) -> bool:
-        """Whether it is a Parquet copy: its files are read by their folders too."""
+        """Whether the table is a Parquet copy, whose files are also read by their folders."""
         return is_copy_layout(self.properties)
 
     def writer(self) -> TableWriter:
@@ -164,54 +164,54 @@ class TopicTable:
         where: Filter | None = None,
         limits: ReadLimits | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The rows with `start <= offset < end`, below the ledger, in offset order, each once; see `ordered_scan`.
+        """Yield the rows with `start <= offset < end`, below the ledger, in offset order, each once.
 
-        Raises `SnapshotExpiredError` on the way if this state is so old that its files are removed. Whoever does not
-        read to the end closes the iterator, and so its files.
+        Raises `SnapshotExpiredError` if this state is so old that its files were removed meanwhile. A caller that does
+        not read to the end closes the iterator, which closes the files.
         """
         below = self.ledger.committed_offset if end is None else min(end, self.ledger.committed_offset)
         return ordered_scan(self, start, below, columns, where=where, limits=limits or ReadLimits())
 
     def first_offset(self) -> int | None:
-        """The lowest offset in the table; none if it is empty."""
+        """Return the lowest offset in the table; None if it is empty."""
         return first_offset(self)
 
     def offset_at_time(self, time_us: int) -> int:
-        """The offset of the first message published at or after a time; the committed offset if there is none."""
+        """Return the first offset published at or after a time; the committed offset if there is none."""
         return offset_at_time(self, time_us)
 
     def offset_of_snapshot(self, snapshot_id: int) -> int:
-        """The offset behind the messages that a snapshot holds: who knows that snapshot reads on there.
+        """Return the offset after the last message of a snapshot.
 
-        Raises `InvalidRequestError` for a snapshot that the table does not have, or not any more.
+        Raises `InvalidRequestError` if the table does not have the snapshot, or no longer.
         """
         return self._in_newest(lambda table: committed_offset_of(table, snapshot_id))
 
     def offset_of_tag(self, name: str) -> int:
-        """The same, for the snapshot that a tag names."""
+        """Return the offset after the last message of the snapshot that a tag names."""
         return self._in_newest(lambda table: committed_offset_of(table, snapshot_of_tag(table, name)))
 
     def added_files(self, after_snapshot: int | None, to_snapshot: int | None = None) -> list[AddedFile]:
-        """The data files that were appended after one snapshot and up to another, or this state; see `history`."""
+        """Return the data files appended after one snapshot and up to another, or to this state; see `history`."""
         return added_files(self, after_snapshot, to_snapshot)
 
     def tag(self, name: str, snapshot_id: int | None = None) -> "TopicTable":
-        """Name a snapshot, this state's unless told, so that it is kept until the tag is dropped; the new state."""
+        """Tag a snapshot (by default this state's), which keeps it until the tag is dropped; return the new state."""
         chosen = self.snapshot_id if snapshot_id is None else snapshot_id
         if chosen is None:
             raise InvalidRequestError("the table has no snapshot yet", operation="tag", place=str(self.name))
         with reporting("tag", str(self.name)):
-            # On a copy: the library changes the table that it is called on.
+            # On a refreshed copy: the library changes the table object in place.
             self.refresh().iceberg.manage_snapshots().create_tag(chosen, name).commit()
         return self.refresh()
 
     def holds(self, file: PlannedFile) -> bool:
-        """Whether a data file of an older state is still one of this."""
+        """Return whether this state still names a data file of an older state."""
         plan = FilePlan(self, max(0, file.first_offset), NO_END if file.last_offset == NO_END else file.last_offset + 1)
         return any(found.path == file.path for found in plan.files())
 
     def refresh(self) -> "TopicTable":
-        """The table as it is now."""
+        """Load the table's present state."""
         with reporting("refresh table", str(self.name)):
             try:
                 found = self.iceberg.catalog.load_table(self.iceberg.name())
@@ -219,10 +219,10 @@ class TopicTable:
                 found = None
         if found is None or found.metadata.table_uuid != self.iceberg.metadata.table_uuid:
             raise IncompatibleTableError(
-                "the table was dropped" + (" and made again" if found else ""),
+                "the table was dropped" + (" and created again" if found else ""),
                 operation="refresh table",
                 place=str(self.name),
-                remedy="open the topic's table anew",
+                remedy="open the topic's table again",
             )
         return self.with_table(found)
 
@@ -231,7 +231,7 @@ class TopicTable:
         return replace(self, iceberg=table, known_manifests=manifests)
 
     def _in_newest(self, find: Callable[["TopicTable"], int]) -> int:
-        """What this state cannot say, the table as it is now may: the snapshot or the tag may be younger."""
+        """Try this state, then the table's present state: the snapshot or tag may be newer."""
         try:
             return find(self)
         except InvalidRequestError:

@@ -1,9 +1,9 @@
-"""Removing metadata files that no snapshot needs any more: late, and off the commit's path.
+"""Removes metadata files that no snapshot needs any more, after a delay and in the background.
 
-Each commit writes a metadata file, a manifest list and a manifest, and drops old snapshots. Once it is confirmed, what
-only the dropped ones named is noted here, and removed after a while, so that an engine that has just loaded the older
-metadata can still plan its query. What is not removed (the process ended, the store failed, too much is waiting) is
-left to the clean-up of orphans; data files always are.
+Each commit writes a metadata file, a manifest list and a manifest, and drops old snapshots. After the commit the files
+that only dropped snapshots named are queued here. They are removed after a grace period, so that an engine that has
+just loaded the older metadata can still plan its query. Files that are not removed, because the process ended, the
+store failed or the queue is full, are left to orphan clean-up. Data files always are.
 """
 
 import time
@@ -27,6 +27,8 @@ _log = structlog.get_logger(__name__)
 
 
 class UnusedFileRemover:
+    """Queues unused metadata files and removes them on one thread."""
+
     def __init__(self, grace_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_seconds = grace_seconds
         self._clock = clock
@@ -35,7 +37,7 @@ class UnusedFileRemover:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="table-trash")
 
     def after_commit(self, before: Table, after: Table, expired: Sequence[Snapshot]) -> None:
-        """Note what the confirmed commit from `before` to `after` has made superfluous, and remove what is due."""
+        """Queue the files that the commit from `before` to `after` has made unused, and remove those that are due."""
         if not self._pending.acquire(blocking=False):
             return
         try:
@@ -44,11 +46,11 @@ class UnusedFileRemover:
             self._pending.release()
 
     def flush(self) -> None:
-        """Wait until everything noted so far is looked at, and what is due is removed."""
+        """Wait until everything queued so far is processed, and remove what is due."""
         self._thread.submit(self._sweep).result()
 
     def close(self) -> None:
-        """Stop; what is still waiting is left to the clean-up of orphans."""
+        """Stop. Queued files are left to orphan clean-up."""
         self._thread.shutdown(cancel_futures=True)
 
     def _take_in(self, before: Table, after: Table, expired: Sequence[Snapshot]) -> None:
@@ -59,8 +61,8 @@ class UnusedFileRemover:
                     break
                 self._waiting.append((due, after.io, path))
             self._sweep()
-        except Exception as error:  # noqa: BLE001 - a store that fails must not end the only thread
-            _log.warning("unused table files were not removed", table=".".join(after.name()), error=str(error))
+        except Exception as error:  # noqa: BLE001 - a failing store must not end the thread
+            _log.warning("unused_files_not_removed", table=".".join(after.name()), error=str(error))
         finally:
             self._pending.release()
 
@@ -72,14 +74,14 @@ class UnusedFileRemover:
                 io.delete(path)
             except FileNotFoundError:
                 continue
-            except Exception as error:  # noqa: BLE001 - as above; the orphan clean-up finds it again
-                _log.warning("an unused table file was not removed", path=path, error=str(error))
+            except Exception as error:  # noqa: BLE001 - as above; orphan clean-up finds the file
+                _log.warning("unused_file_not_removed", path=path, error=str(error))
 
 
 def unused_files_after(before: Table, after: Table, expired: Sequence[Snapshot]) -> Iterator[str]:
-    """Files that `before` needed and `after` does not."""
+    """Yield the metadata files that `before` needs and `after` does not."""
     if isinstance(after.catalog, MetastoreCatalog) and after.metadata.properties.get(_DELETE_AFTER_COMMIT) == "true":
-        # A REST server removes old metadata files itself; with the other catalogs whoever commits does.
+        # A REST server removes old metadata files itself; with other catalogs the committer does.
         kept = {entry.metadata_file for entry in after.metadata.metadata_log}
         yield from (entry.metadata_file for entry in before.metadata.metadata_log if entry.metadata_file not in kept)
     if not expired:
@@ -92,10 +94,10 @@ def unused_files_after(before: Table, after: Table, expired: Sequence[Snapshot])
 
 
 def _manifests_of_the_rest(metadata: TableMetadata, io: FileIO) -> set[str] | None:
-    """The manifests that remaining snapshots name and that can be older than these; unknown if it is costly to say.
+    """Return the manifests of remaining snapshots that may also be those of dropped ones; None if that costs too much.
 
-    A snapshot takes over manifests of its parent and adds new ones. So along the main branch the oldest names all that
-    are as old as the dropped ones. Tags and other branches are asked one by one.
+    A snapshot keeps manifests of its parent and adds new ones. So on the main branch the oldest remaining snapshot
+    names all manifests that are as old as the dropped ones. Tags and other branches are read one by one.
     """
     line = list(ancestors_of(metadata.current_snapshot(), metadata))
     on_line = {snapshot.snapshot_id for snapshot in line}

@@ -1,10 +1,13 @@
-"""Writing a range of messages as data files.
+"""Writes a range of messages as data files.
 
-What it guarantees: the rows of each file are in offset order, or, in a topic with `sort_by`, in row groups that follow
-each other in offset order and are sorted inside; a returned file is complete and durable; after an error none of the
-files is left; the memory held is a row group and what Parquet makes of it, whatever the length of the range.
+What it guarantees:
 
-Rows are gathered to row groups without a copy and encoded column by column straight into the file.
+- The rows of a file are in offset order. With `sort_by`, its row groups are in offset order and sorted inside.
+- A returned file is complete and durable.
+- After an error no file is left.
+- Memory holds one row group and its encoded form, whatever the length of the range.
+
+Batches are collected into row groups without a copy, and encoded column by column straight into the file.
 """
 
 import contextlib
@@ -40,17 +43,13 @@ from icestream.table.parquet_copy.layout import is_copy_layout, new_file_path
 from icestream.table.schema import Columns, file_schema
 from icestream.table.statistics import data_file_statistics
 
-# --------------------
-# One Parquet file on its way into a table: rows in, a description with statistics out.
-
-
 _CODECS = {"uncompressed": "none"}
 _LEVELLED = ("zstd", "gzip")
 
 
 @dataclass(frozen=True)
 class ParquetLayout:
-    """What all files of a writer have in common."""
+    """The Parquet options and columns of all files of a writer."""
 
     table: Schema
     columns: Columns
@@ -71,7 +70,7 @@ class ParquetLayout:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """How Parquet writes: no dictionary where values do not repeat, no statistics where nobody looks for them."""
+        """Options of the Parquet writer. Counters have no dictionary, because their values do not repeat."""
         codec = self.properties.get("write.parquet.compression-codec", "zstd")
         level = self.properties.get("write.parquet.compression-level")
         plain = [path for path, id_ in self.ids.items() if self.plan[id_].mode.type is MetricModeTypes.NONE]
@@ -85,18 +84,20 @@ class ParquetLayout:
             "store_schema": False,
             "store_decimal_as_integer": True,
             "bloom_filter_options": parquet_options(self.table, self.properties),
-            "write_page_checksum": True,  # without it many a flipped bit decodes to something else
+            "write_page_checksum": True,  # without checksums a flipped bit may decode to another value
         }
 
 
 class DataFileWriter:
-    """Writes each table given as one row group."""
+    """Writes one Parquet file, one row group at a time, and describes it."""
 
     def __init__(self, layout: ParquetLayout, io: FileIO, location: str) -> None:
         self._layout = layout
         self._io = io
         self._location = location
-        self._stream = io.new_output(location).create(overwrite=True)  # the name is new: no need to look
+        self._stream = io.new_output(location).create(
+            overwrite=True
+        )  # the name is unique: skip the check for an existing file
         self._parquet = pq.ParquetWriter(self._stream, layout.schema, **layout.options)
         self._filters = OwnFilters(own_options(layout.table, layout.properties))
         self.message_count = 0
@@ -134,32 +135,30 @@ class DataFileWriter:
         )
 
     def discard(self) -> None:
-        """Close the file however it stands, and remove it; one that is hidden until it is complete stays so."""
+        """Close the file as it is, and remove it. A hidden file stays hidden."""
         end = self._stream.discard if isinstance(self._stream, SyncedFile) else self._stream.close
         for step in (self._parquet.close, end):
-            with contextlib.suppress(Exception):  # whatever made the write fail may make this fail too
+            with contextlib.suppress(Exception):  # the cause of the failed write may make this fail too
                 step()
-        self._parquet.is_open = False  # or it would try again when it is collected
-        with contextlib.suppress(Exception):  # then it is left to the clean-up of orphans
+        self._parquet.is_open = False  # otherwise it closes the file again when it is garbage-collected
+        with contextlib.suppress(Exception):  # then orphan clean-up removes it
             self._io.delete(self._location)
-
-
-# --------------------
-# Rows of a partitioned table, sorted apart.
 
 
 MAX_FOLDER_LENGTH = 200
 _NUMBERS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
-"""Python's dates end at the year 9999; as numbers they do not."""
+"""Dates and times as numbers: Python's own end at the year 9999."""
 
 
 class PartitionSplitter:
+    """Splits rows by partition."""
+
     def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
         self._spec = spec
         self._schema = schema
 
     def parts(self, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
-        """The rows of each partition, in their order. Rows of one partition alone are not copied."""
+        """Yield the rows of each partition, in their order. Rows of a single partition are not copied."""
         values = [self._transformed(rows, field) for field in self._spec.fields]
         groups, codes = _distinct(values)
         if len(groups) == 1:
@@ -174,7 +173,7 @@ class PartitionSplitter:
             start += count
 
     def folder(self, partition: Record) -> str:
-        """The usual folder of a partition, or none if its value has no name, or one too long for a file system."""
+        """Return Iceberg's folder of a partition; empty if its value has no name, or too long a name."""
         try:
             folder = self._spec.partition_to_path(partition, self._schema)
         except (OverflowError, ValueError):
@@ -205,7 +204,7 @@ class PartitionSplitter:
 
 
 def _distinct(columns: list[pa.Array]) -> tuple[list[tuple[object, ...]], pa.Array]:
-    """The distinct combinations of values, and for each row the number of its own."""
+    """Return the distinct combinations of values, and for each row the index of its combination."""
     names = [str(number) for number in range(len(columns))]
     encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
     codes = encoded[0].indices.cast(pa.int64())
@@ -223,15 +222,13 @@ def _distinct(columns: list[pa.Array]) -> tuple[list[tuple[object, ...]], pa.Arr
     return [tuple(row[name] for name in names) for row in values], compact.indices
 
 
-# --------------------
-# What a writer hands to the commit: a description of one data file that is complete and durable.
-
-
 @dataclass(frozen=True)
 class WrittenFile:
+    """Describes one complete, durable data file, for the commit."""
+
     table_uuid: UUID
     spec_id: int
-    """The partition spec it was written for, which the library's description does not carry."""
+    """The partition spec of the file, which the library's description lacks."""
     data_file: DataFile
     message_count: int
     first_offset: int
@@ -247,16 +244,16 @@ class WrittenFile:
 
 
 OPEN_FILE_BYTES = 16 * 1024 * 1024
-"""What an open file may hold in memory: an object store's client gathers parts of about this size."""
+"""Memory of an open file: the client of an object store collects parts of about this size."""
 MAX_OPEN_FILES = 64
 ICEBERG_FILE_BYTES = 512 * 1024 * 1024
-"""Iceberg's own size of files, for a table whose property somebody has removed."""
+"""Iceberg's default file size, for a table without the property."""
 _ROW_GROUPS_IN_MEMORY = 4
 
 
 @dataclass(frozen=True)
 class TableWriter:
-    """Writes files for one state of a table. Picklable, and needs no catalog."""
+    """Writes files for one state of a table. It is picklable and needs no catalog."""
 
     table_uuid: UUID
     location: str
@@ -356,7 +353,7 @@ class WriteSession:
                 yield partition, part.sort_by([(column, "ascending") for column in dict.fromkeys(order)])
 
     def _file(self, partition: Record) -> DataFileWriter:
-        """The partition's open file, which becomes the youngest; the oldest is closed when there are too many."""
+        """Return the partition's open file. If too many are open, close the one used longest ago."""
         file = self._open.pop(partition, None)
         if file is None:
             if len(self._open) >= self._max_open:
@@ -404,47 +401,44 @@ class WriteSession:
 
 
 class RowGroups:
-    """Batches gathered, and cut where they are too long, to lists of about `group_bytes`."""
+    """Collects batches into lists of about `group_bytes`, and slices batches that are too long."""
 
     def __init__(self, group_bytes: int) -> None:
         self._group_bytes = group_bytes
-        self._gathered: list[pa.RecordBatch] = []
+        self._collected: list[pa.RecordBatch] = []
         self._size = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[list[pa.RecordBatch]]:
-        """The lists that are full with it."""
-        for piece in _pieces(batch, self._group_bytes):
-            if self._gathered and self._size + piece.nbytes > self._group_bytes:
+        """Add a batch, and yield the lists that are full."""
+        for part in _slices(batch, self._group_bytes):
+            if self._collected and self._size + part.nbytes > self._group_bytes:
                 yield self.rest()
-            self._gathered.append(piece)
-            self._size += piece.nbytes
+            self._collected.append(part)
+            self._size += part.nbytes
 
     def rest(self) -> list[pa.RecordBatch]:
-        """What was gathered since the last one."""
-        gathered, self._gathered, self._size = self._gathered, [], 0
-        return gathered
+        """Return the batches collected since the last full list."""
+        collected, self._collected, self._size = self._collected, [], 0
+        return collected
 
 
-def _pieces(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
     rows = batch.num_rows
     if rows == 0:
         return
-    count = min(rows, -(-batch.nbytes // most_bytes))
+    count = min(rows, -(-batch.nbytes // max_bytes))
     step = -(-rows // count)
     for start in range(0, rows, step):
         yield batch.slice(start, step)
 
 
-# --------------------
-# One stream of batches into several tables: read once, decoded once, written to each.
-
-
 def write_to_tables(
     targets: Sequence[tuple[TableWriter, int]], batches: Iterable[pa.RecordBatch], *, max_memory_bytes: int
 ) -> list[list[WrittenFile]]:
-    """The files of each table; a table takes the messages from its own first offset on.
+    """Write one stream of batches to several tables, and return the files of each.
 
-    The writers share the memory. After an error none of the files of any table is left.
+    A table takes the messages from its own first offset on. The writers share the memory. After an error no file of any
+    table is left.
     """
     with ExitStack() as ending:
         share = max_memory_bytes // len(targets)

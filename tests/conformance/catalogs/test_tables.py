@@ -66,7 +66,7 @@ def test_the_table_of_another_stream_is_refused(tables: Tables, spec: TableSpec)
 def test_a_table_that_is_not_of_icestream_is_refused(tables: Tables, spec: TableSpec) -> None:
     tables.catalog.create_namespace((spec.topic.namespace,))
     tables.catalog.create_table(tuple(spec.topic), pa.schema([("offset", pa.int64())]))
-    with pytest.raises(IncompatibleTableError, match="icestream did not make it"):
+    with pytest.raises(IncompatibleTableError, match="icestream did not create it"):
         tables.open(spec)
 
 
@@ -122,7 +122,7 @@ def test_a_topic_made_again_gets_a_table_of_its_own(tables: Tables, spec: TableS
     new = tables.open(replace(spec, stream_id="stream-2"))
     assert new.ledger == Ledger("stream-2", 1, 0)
     assert offsets_in(append(new, 0, 4)) == [0, 1, 2, 3]
-    with pytest.raises(IncompatibleTableError, match="made again"):
+    with pytest.raises(IncompatibleTableError, match="created again"):
         old.refresh()
 
 

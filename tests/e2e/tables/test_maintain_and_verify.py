@@ -89,7 +89,7 @@ def test_a_finding_is_told_and_the_exit_code_is_one(topics: Topics) -> None:
     Path(path.removeprefix("file://")).unlink()
     shown = icestream("verify", "web/clicks", f"--data={topics.broker.data_dir}", f"--broker={topics.broker.flight}")
     assert shown.returncode == 1
-    assert "damaged: a data file cannot be read" in shown.stdout
+    assert "damaged: a data file is missing" in shown.stdout
     code, found = verify(topics, "web/clicks", f"--broker={topics.broker.flight}")
     assert code == 1
     assert found["sound"] is False

@@ -303,7 +303,7 @@ def test_what_is_no_filter_of_ours_is_not_believed(
 
 @pytest.mark.parametrize("gathered", [1, 5_000, 1 << 20])
 def test_filters_are_where_the_notes_say(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, gathered: int) -> None:
-    monkeypatch.setattr("icestream.table.bloom._GATHERED_BYTES", gathered)
+    monkeypatch.setattr("icestream.table.bloom._COLLECTED_BYTES", gathered)
     path = path_of(make_table(bloom_filter_columns=FILTERED))
     content, metadata = path.read_bytes(), pq.read_metadata(path)
     for notes in filter_notes(metadata).values():
