@@ -66,12 +66,12 @@ class CloudStreams:
         self._known: dict[str, KnownStream] = {}
         """By stream id, what the last listing found."""
 
-    def find(self, pattern: str, *, anew: bool = False) -> list[CloudBacklog]:
+    def find(self, pattern: str, *, reread_records: bool = False) -> list[CloudBacklog]:
         """Return the topics whose names match, each with what its objects hold.
 
-        A topic's record is read again if its objects have changed, or if `anew` is set.
+        A topic's record is read again if its objects have changed, or if `reread_records` is set.
         """
-        if anew:
+        if reread_records:
             self._known = {stream_id: KnownStream(known.objects) for stream_id, known in self._known.items()}
         if self._has_metadata():
             try:

@@ -116,7 +116,7 @@ class CloudOrigin:
         if mark == self._mark and left > 0:
             time.sleep(min(left, wait_ms / 1000))
             return BacklogAnswer(self._mark, complete=True, topics=[])
-        found = self._streams.find(topics, anew=mark != self._mark)
+        found = self._streams.find(topics, reread_records=mark != self._mark)
         self._looked_at = self._clock()
         return BacklogAnswer(self._mark, complete=True, topics=list(found))
 
@@ -213,13 +213,13 @@ class MessageSources:
             # A host that drops packets would hold up everything for the full time-out again and again.
             timeout = _AGAIN_SECONDS + wait_ms / 1000 if self._away_since is not None else None
             try:
-                answer = self._client.backlog(topics, mark=mark, wait_ms=wait_ms, timeout=timeout)
+                response = self._client.backlog(topics, mark=mark, wait_ms=wait_ms, timeout=timeout)
             except (UnavailableError, DeadlineError) as error:
                 self._note_away(error)
             else:
                 self._note_back()
-                self._format = next((topic.format for topic in answer.topics), self._format)
-                return answer
+                self._format = next((topic.format for topic in response.topics), self._format)
+                return response
         found = cloud.backlog(topics, mark=mark, wait_ms=wait_ms)
         return replace(found, topics=[replace(topic, format=self._format) for topic in found.topics])
 

@@ -387,24 +387,24 @@ class TopicStates:
         if self._clock() - self._looked_at_all > _WHOLE_LOOK_SECONDS:
             self._mark, self._listed = None, set()
         whole = self._mark is None
-        answer = self._sources.backlog(self._pattern, mark=self._mark, wait_ms=int(wait_seconds * 1000))
+        response = self._sources.backlog(self._pattern, mark=self._mark, wait_ms=int(wait_seconds * 1000))
         now = self._clock()
         since = LONG_AGO if not self._known_once else now if seen is None else seen
-        for backlog in answer.topics:
+        for backlog in response.topics:
             state = self._states.get(backlog.topic)
             if state is None or state.backlog.stream_id != backlog.stream_id:
                 self._states[backlog.topic] = TopicState(backlog, self._new_pause(), since)
             else:
                 state.update(backlog, since)
-        self._listed.update(backlog.topic for backlog in answer.topics)
+        self._listed.update(backlog.topic for backlog in response.topics)
         if whole:
             self._looked_at_all = now
-        if answer.complete:
-            self._mark, self._known_once = answer.mark, True
-        if whole and answer.complete:
+        if response.complete:
+            self._mark, self._known_once = response.mark, True
+        if whole and response.complete:
             for gone in self._states.keys() - self._listed:
                 del self._states[gone]
-        return answer.complete
+        return response.complete
 
     def forget(self, topic: TopicName) -> None:
         """Forget a topic that has changed its identity, and list all topics again."""

@@ -1,8 +1,8 @@
-"""The columns of a DataFrame: those of the topic's table, whether their rows come from the table or from the log.
+"""The columns of a DataFrame: those of the topic's table, whether the rows come from the table or from the log.
 
-`icestream.table.schema` says what becomes of Arrow types that Spark does not know; no value is lost. So a query gives
-the same over this source as over the table itself. Ordinary topics have no such columns: their batches go through as
-they are, and the Iceberg library is not loaded, which would take Spark's planning a second each time.
+`icestream.table.schema` says what Arrow types that Spark lacks become; no value is lost. So a query has the same result
+over this source as over the table. Ordinary topics have no such columns: their batches pass as they are, and the
+Iceberg library, which takes a second, is not loaded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from icestream.spark.options import OPERATION
 
 
 def frame_schema(topic: TopicDescription, columns: Sequence[str] | None = None) -> StructType:
-    """What Spark is told about a topic: all its columns, or those that were asked for."""
+    """Return a topic's columns as Spark's schema: all of them, or those that were asked for."""
     stream = STREAM_SCHEMA if topic.schema is None else stream_schema(topic.schema)
     everything = from_arrow_schema(
         pa.schema([stored for group in _stored(stream) for stored in group]), prefer_timestamp_ntz=True
@@ -36,7 +36,7 @@ def frame_schema(topic: TopicDescription, columns: Sequence[str] | None = None) 
 
 
 def check_schema(asked: StructType, topic: TopicDescription) -> None:
-    """Raise unless the columns that Spark goes to read are the topic's, with their types; a user may name a schema."""
+    """Raise unless the columns that Spark will read are the topic's, with their types. A user may give a schema."""
     found = frame_schema(topic, asked.names)
     for ours, theirs in zip(found, asked, strict=True):
         if not _alike(ours.dataType, theirs.dataType):
@@ -49,13 +49,13 @@ def check_schema(asked: StructType, topic: TopicDescription) -> None:
 
 
 class FrameRows:
-    """Makes batches of a DataFrame's columns from those of a topic. Columns that the topic has gained are left out."""
+    """Turns a topic's batches into a DataFrame's. Columns that the topic has gained since are left out."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema)
 
     def stream_columns(self, stream: pa.Schema) -> list[str]:
-        """The columns of the topic that are needed."""
+        """Return the needed columns of the topic."""
         return [field.name for field, group in zip(stream, _stored(stream), strict=True) if self._wants(group)]
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -74,10 +74,10 @@ class FrameRows:
 
 
 def _stored(stream: pa.Schema) -> list[list[pa.Field]]:
-    """For each column of a topic, the columns of the table that it becomes."""
+    """Return for each column of a topic the columns of the table that it becomes."""
     if all(field in STREAM_SCHEMA for field in stream):
         return [[field] for field in stream]
-    from icestream.table.schema import stored_fields  # noqa: PLC0415 - loads the Iceberg library, see above
+    from icestream.table.schema import stored_fields  # noqa: PLC0415 - loads the Iceberg library, a second
 
     return [list(stored_fields(field)) for field in stream]
 
@@ -85,7 +85,7 @@ def _stored(stream: pa.Schema) -> list[list[pa.Field]]:
 def _values(column: pa.Array, field: pa.Field, group: list[pa.Field]) -> Iterable[pa.Array]:
     if group == [field]:
         return (column,)
-    from icestream.table.schema import to_stored  # noqa: PLC0415 - loads the Iceberg library, see above
+    from icestream.table.schema import to_stored  # noqa: PLC0415 - loads the Iceberg library, a second
 
     return to_stored(column, field, group)
 
@@ -95,5 +95,5 @@ def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _alike(one: DataType, other: DataType) -> bool:
-    """The same type, whatever may be null."""
+    """Return whether the types are the same, apart from nullability."""
     return one.simpleString() == other.simpleString()

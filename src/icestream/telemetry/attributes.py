@@ -13,8 +13,8 @@ A value has a text and a type, the number of its field in `AnyValue`:
 | 7 | bytes | base64 |
 | 0, 8 | no value, an index into a profile's table | null |
 
-Text and type together are exact for 1, 2, 3, 4 and 7. The others, and a NaN with bits of its own, are `odd`: whoever
-uses this module keeps their serialized form as well.
+Text and type together are exact for 1, 2, 3, 4 and 7. The others, and a NaN with other bits than the usual, are
+`odd`: callers keep their serialized form as well.
 """
 
 import json
@@ -150,7 +150,7 @@ def set_value(value: AnyValue, kind: int, text: str) -> None:
     elif kind == BYTES:
         value.bytes_value = b64decode(text)
     else:
-        raise InvalidMessageError(f"a value of type {kind} has no exact form beside it", operation="encode telemetry")
+        raise InvalidMessageError(f"a value of type {kind} has no exact form", operation="encode telemetry")
 
 
 def _too_deep(max_depth: int) -> NoReturn:

@@ -209,8 +209,8 @@ _MAX_FIELDS = 1000
 def is_whole(request: bytes) -> bool:
     """Return whether a request has only complete fields of resources, and not very many.
 
-    Only the fields' lengths are looked at, not what is in them. What has other fields, however legal, counts as not
-    whole: nobody sends them, and so nothing depends on how a parser reads them.
+    Only the fields' lengths are checked, not their contents. A request with other fields, however legal, counts as not
+    whole. Exporters do not send such fields.
     """
     at, end = 0, len(request)
     for _ in range(_MAX_FIELDS):

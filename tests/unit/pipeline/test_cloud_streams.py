@@ -88,7 +88,7 @@ def test_what_was_read_is_not_read_again_until_it_changes(
 
     def read(pattern: str = "*", *, anew: bool = False) -> tuple[dict[TopicName, int], set[str]]:
         objects.reads.clear()
-        found = ends(streams.find(pattern, anew=anew))
+        found = ends(streams.find(pattern, reread_records=anew))
         return found, {"/".join(key.split("/")[:2]) for key, _, _ in objects.reads}
 
     everyone = {str(name) for name in NAMES}

@@ -44,7 +44,7 @@ _NOT_NEEDED = ("org.slf4j:slf4j-api", "org.checkerframework:checker-qual")
 
 
 def repositories() -> list[str]:
-    """The repositories that this machine is told to use, in order; none means the central one."""
+    """Return the repositories that this machine is configured to use, in order; none means the central one."""
     return [root for root in (os.environ.get(REPOSITORY_VARIABLE), _maven_mirror()) if root]
 
 
