@@ -347,7 +347,7 @@ class Topics:
         if not found.has_log:
             self._lost.check_uploaded(found)
         # 2
-        log = self._logs.open(found)
+        log = self._logs.open(record)
         try:
             # 3
             holder = self._note_log(record, log_id(log.stream))
