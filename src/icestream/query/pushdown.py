@@ -46,14 +46,18 @@ Expression: TypeAlias = "FieldRef | FunctionCall | pa.Scalar | None"
 
 
 class _CSchema(ctypes.Structure):
-    """The first fields of an `ArrowSchema` of the C data interface, and room for the rest."""
+    """The first fields of an `ArrowSchema` of the C data interface."""
 
     _fields_ = (
         ("format", ctypes.c_char_p),
         ("name", ctypes.c_char_p),
         ("metadata", ctypes.c_void_p),
-        ("rest", ctypes.c_char * 128),
     )
+
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 def read_expression(expression: pc.Expression) -> Expression:
@@ -99,13 +103,9 @@ class _ExpressionReader:
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return all metadata pairs of a schema. The only use of pyarrow's private names."""
-    exported = _CSchema()
-    schema._export_to_c(ctypes.addressof(exported))  # noqa: SLF001 - the name that the C data interface has in pyarrow
-    try:
-        return _pairs(exported.metadata)
-    finally:
-        pa.Schema._import_from_c(ctypes.addressof(exported))  # noqa: SLF001 - the import frees it
+    """Return all metadata pairs of a schema, through Arrow's C data interface."""
+    capsule = schema.__arrow_c_schema__()  # releases the exported schema when it is garbage-collected
+    return _pairs(_CSchema.from_address(_capsule_pointer(capsule, b"arrow_schema")).metadata)
 
 
 def _pairs(address: int | None) -> list[tuple[str, str]]:

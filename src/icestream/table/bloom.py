@@ -45,6 +45,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import BooleanType, PrimitiveType
 from xxhash import xxh64_intdigest
 
+from icestream.table.statistics import written_metadata
+
 _BLOCK = struct.Struct("<8I")
 _NUMBER_OF_BYTES = 0x15
 _KIND = bytes.fromhex("1c1c0000 1c1c0000 1c1c0000 00")
@@ -213,7 +215,7 @@ def _made(columns: pa.Table, options: FilterOptions) -> Iterator[tuple[str, byte
     ) as writer:
         writer.write_table(columns, row_group_size=rows)
     content = sink.getvalue()
-    group = writer.writer.metadata.row_group(0)
+    group = written_metadata(writer).row_group(0)
     for chunk in (group.column(number) for number in range(group.num_columns)):
         begin = chunk.bloom_filter_offset
         yield chunk.path_in_schema, bytes(content[begin : begin + chunk.bloom_filter_length])

@@ -24,11 +24,13 @@ IMPLEMENTATION = f"{__name__}.DurableFileIO"
 class DurableFileIO(PyArrowFileIO):
     """File access whose local files are durable once they are closed."""
 
+    _hides_unfinished_files = False
+
     def new_output(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)
         if scheme != LOCAL_SCHEME:
             return super().new_output(location)
-        return _LocalFile(location, path, self.fs_by_scheme(scheme, netloc))
+        return _LocalFile(location, path, self.fs_by_scheme(scheme, netloc), hidden=self._hides_unfinished_files)
 
     def list_files(self, folder: str) -> dict[str, str]:
         """Return the files below a folder at any depth: path below the folder to path in the store."""
@@ -59,30 +61,25 @@ class DurableFileIO(PyArrowFileIO):
 class HiddenUntilCompleteFileIO(DurableFileIO):
     """Local files get their name when they are complete, as objects in a store do anyway."""
 
-    def new_output(self, location: str) -> PyArrowFile:
-        scheme, netloc, path = self.parse_location(location, self.properties)
-        if scheme != LOCAL_SCHEME:
-            return super().new_output(location)
-        return _HiddenFile(location, path, self.fs_by_scheme(scheme, netloc))
+    _hides_unfinished_files = True
 
 
 class _LocalFile(PyArrowFile):
-    def create(self, overwrite: bool = False) -> OutputStream:
-        path = Path(self._path)
-        _make_directories(path.parent)
-        if not overwrite and path.exists():
-            raise FileExistsError(f"Cannot create file, already exists: {self.location}")
-        stream: OutputStream = SyncedFile(str(path), "w")
-        return stream
+    def __init__(self, location: str, path: str, fs: pa.fs.FileSystem, *, hidden: bool) -> None:
+        super().__init__(location, path, fs)
+        self._target = Path(path)
+        self._hidden = hidden
 
-
-class _HiddenFile(_LocalFile):
     def create(self, overwrite: bool = False) -> OutputStream:
-        path = Path(self._path)
-        _make_directories(path.parent)
-        if not overwrite and path.exists():
+        target = self._target
+        _make_directories(target.parent)
+        if not overwrite and target.exists():
             raise FileExistsError(f"Cannot create file, already exists: {self.location}")
-        stream: OutputStream = RenamedFile(str(path.parent / f"{_HIDDEN}{path.name}{_UNFINISHED}"), "w")
+        stream: OutputStream
+        if self._hidden:
+            stream = RenamedFile(str(target.parent / f"{_HIDDEN}{target.name}{_UNFINISHED}"), "w")
+        else:
+            stream = SyncedFile(str(target), "w")
         return stream
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, RowGroupMetaData
+from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetWriter, RowGroupMetaData
 from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import BinaryType, DecimalType, PrimitiveType, StringType
@@ -81,6 +81,11 @@ def data_file_statistics(
         "upper_bounds": {number: bound for number, bound in upper.items() if bound is not None},
         "split_offsets": split_offsets,
     }
+
+
+def written_metadata(writer: ParquetWriter) -> FileMetaData:
+    """Return the metadata of a closed writer's file. pyarrow keeps it on an inner, undocumented object."""
+    return writer.writer.metadata
 
 
 def column_numbers(metadata: FileMetaData) -> dict[str, int]:

@@ -41,7 +41,7 @@ from icestream.table.catalogs import reason
 from icestream.table.files import SyncedFile
 from icestream.table.parquet_copy.layout import is_copy_layout, new_file_path
 from icestream.table.schema import Columns, file_schema
-from icestream.table.statistics import data_file_statistics
+from icestream.table.statistics import data_file_statistics, written_metadata
 
 _CODECS = {"uncompressed": "none"}
 _LEVELLED = ("zstd", "gzip")
@@ -131,7 +131,7 @@ class DataFileWriter:
             sort_order_id=sort_order_id,
             equality_ids=None,
             key_metadata=None,
-            **data_file_statistics(self._parquet.writer.metadata, self._layout.plan, self._layout.ids),
+            **data_file_statistics(written_metadata(self._parquet), self._layout.plan, self._layout.ids),
         )
 
     def discard(self) -> None:
