@@ -24,6 +24,7 @@ from typing import Self, TextIO, cast
 import structlog
 
 from icestream import __version__
+from icestream.client import BrokerEndpoint
 from icestream.config import LogSettings, Settings
 from icestream.model.callers import ALL_NAMESPACES, Callers
 from icestream.model.units import MIB
@@ -199,7 +200,7 @@ def _pipeline_of(broker: Broker) -> Iterator[None]:
         _log.info("pipeline_disabled", reason=reason)
         yield
         return
-    supervisor = pipeline_supervisor(settings, broker.doors["flight"], broker.pipeline_token)
+    supervisor = pipeline_supervisor(settings, BrokerEndpoint(broker.doors["flight"], token=broker.pipeline_token))
     broker.metrics.watch_pipeline(lambda: supervisor.state)
     timeout_seconds = settings.server.shutdown_timeout_ms / 1000
     with contextlib.ExitStack() as children:

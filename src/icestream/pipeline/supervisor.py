@@ -13,6 +13,7 @@ from time import monotonic
 
 import structlog
 
+from icestream.client import BrokerEndpoint
 from icestream.client.connection import Backoff
 from icestream.config import Settings
 from icestream.model.callers import TOKEN_VARIABLE
@@ -25,18 +26,18 @@ _LONG_LIFE_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
 
 
-def pipeline_supervisor(settings: Settings, broker: str, token: str | None = None) -> "Supervisor":
-    """Return a supervisor that keeps `icestream pipeline` running for the broker at an address.
+def pipeline_supervisor(settings: Settings, broker: BrokerEndpoint) -> "Supervisor":
+    """Return a supervisor that keeps `icestream pipeline` running for a broker.
 
     The child gets the token by its environment: all users of the machine could read it on a command line.
     """
     return Supervisor(
-        [sys.executable, "-m", "icestream.cli", "pipeline", "--child", "--broker", broker],
+        [sys.executable, "-m", "icestream.cli", "pipeline", "--child", "--broker", broker.url],
         encode_settings(settings),
         settings.data_dir / LOG_NAME,
         log_max_bytes=settings.pipeline.log_max_bytes,
         restart_seconds=settings.pipeline.restart_interval_ms / 1000,
-        environ={TOKEN_VARIABLE: token} if token is not None else {},
+        environ={TOKEN_VARIABLE: broker.token} if broker.token is not None else {},
     )
 
 

@@ -24,8 +24,8 @@ from icestream.model.errors import IcestreamError, UnavailableError
 from icestream.model.names import TopicName
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-KILLS = 60 if SOAK else 10
-BROKER_KILLS = 20 if SOAK else 3
+KILLS = 60 if SOAK else 6
+BROKER_KILLS = 20 if SOAK else 2
 PATIENCE_SECONDS = 120.0
 FILES, ROWS = 8, 150
 TOPIC = TopicName("acme", "traces")

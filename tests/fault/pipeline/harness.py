@@ -117,7 +117,7 @@ class Site:
         sections["pipeline"] = {"master": "local[2]", "restart_interval_ms": 1} | sections.get("pipeline", {})
         settings = self.settings(**sections)
         folder = self.data_dir / self.namespace / name
-        supervisor = pipeline_supervisor(settings.model_copy(update={"data_dir": folder}), self.client.url)
+        supervisor = pipeline_supervisor(settings.model_copy(update={"data_dir": folder}), self.client.endpoint)
         if crash_at:
             supervisor = Supervisor(
                 [*crashing(crash_at), "pipeline", "--child", "--broker", self.client.url],

@@ -115,7 +115,7 @@ def test_a_supervised_pipeline_writes_survives_a_kill_and_stops_when_asked(
     settings = pipelines.settings(
         pipeline={"restart_interval_ms": 1, "master": "local[2]"}, writer={"flush_interval_ms": 100}
     ).model_copy(update={"data_dir": tmp_path})
-    supervisor = pipeline_supervisor(settings, pipelines.client.url)
+    supervisor = pipeline_supervisor(settings, pipelines.client.endpoint)
     supervisor.start()
     try:
         with pipelines.client.producer(pipelines.topic("kept")) as producer:
@@ -134,9 +134,10 @@ def test_a_supervised_pipeline_writes_survives_a_kill_and_stops_when_asked(
 def test_a_supervised_pipeline_and_its_jvm_end_with_whoever_started_them(pipelines: Pipelines, tmp_path: Path) -> None:
     script = (
         "import sys, time, pickle, base64\n"
+        "from icestream.client import BrokerEndpoint\n"
         "from icestream.pipeline.supervisor import pipeline_supervisor\n"
         "settings = pickle.loads(base64.b64decode(sys.argv[1]))\n"
-        "pipeline_supervisor(settings, sys.argv[2]).start()\n"
+        "pipeline_supervisor(settings, BrokerEndpoint(sys.argv[2])).start()\n"
         "time.sleep(600)\n"
     )
     settings = pipelines.settings(pipeline={"master": "local[2]"}, writer={"flush_interval_ms": 50}).model_copy(
