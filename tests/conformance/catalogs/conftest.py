@@ -1,4 +1,4 @@
-"""The catalogs that the suite runs on. Another one is another function in `CATALOGS`."""
+"""The catalogs that the suite runs on. To add one, add a function to `CATALOGS`."""
 
 import shutil
 from collections.abc import Callable, Iterator

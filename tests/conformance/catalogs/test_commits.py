@@ -1,4 +1,4 @@
-"""Exactly once, on every catalog: whoever commits, however stale, whatever is lost on the way."""
+"""Commits are exactly-once on every catalog: with stale committers, conflicts and lost responses."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A catalog that is away is an error in good time, and is used again when it is back."""
+"""An unreachable catalog is an error within its time-out, and is used again when it is back."""
 
 import sqlite3
 from collections.abc import Iterator

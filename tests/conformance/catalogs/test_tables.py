@@ -1,4 +1,4 @@
-"""Finding, making, opening and dropping tables, on every catalog."""
+"""Tables are found, created, opened and dropped on every catalog."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The stores that the suite runs on. Another one is another function in `PLACES`."""
+"""The stores that the suite runs on. To add one, add a function to `PLACES`."""
 
 from collections.abc import Callable, Iterator
 from itertools import count

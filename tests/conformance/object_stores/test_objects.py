@@ -1,4 +1,4 @@
-"""What is written is read, listed and deleted."""
+"""Objects are written, read, listed and deleted."""
 
 import itertools
 import random

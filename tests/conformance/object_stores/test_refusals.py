@@ -1,4 +1,4 @@
-"""A store that does not let us in, or is not there, is an error that says so and tells no secret."""
+"""Denied access and unreachable stores are clear errors without secrets."""
 
 import base64
 import traceback

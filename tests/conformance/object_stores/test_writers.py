@@ -1,4 +1,4 @@
-"""An object is made wholly or not at all, and once."""
+"""An object is created whole or not at all, and once."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""What OpenDAL is told, from settings as people write them."""
+"""Settings become OpenDAL's options."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Objects as files: what a crash leaves, and in which order things become durable."""
+"""Objects as files: what a crash leaves behind, and the order of syncs."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The map of a topic's objects, as it is read and told of changes at the same time."""
+"""The object map under reads and changes at the same time."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Reading frames out of objects: sought by index, read in ranges and ahead, each one checked."""
+"""Frames are read from objects by index, in ranges and ahead, and each is checked."""
 
 import gc
 import threading

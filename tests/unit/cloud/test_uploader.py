@@ -1,4 +1,4 @@
-"""The uploader where things are not as they should be: damage, gaps, other owners, lost notes."""
+"""The uploader under damage, gaps, other owners and lost notes."""
 
 from dataclasses import replace
 from pathlib import Path

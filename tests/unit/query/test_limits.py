@@ -1,4 +1,4 @@
-"""Time, memory and number of queries are bounded, and whoever goes away ends its query."""
+"""Time, memory and number of queries are bounded; a query ends when its caller disconnects."""
 
 import gc
 import subprocess

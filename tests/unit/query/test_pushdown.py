@@ -1,4 +1,4 @@
-"""What a reader is told to read: never less than the condition asks for."""
+"""A pushed-down filter never excludes a row that the condition accepts."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What may be asked: one SELECT over topics. Everything else is refused before it runs, or finds nothing to do."""
+"""A query is one SELECT over topics. Every other statement is refused, or has no effect."""
 
 from collections.abc import Iterator
 from pathlib import Path

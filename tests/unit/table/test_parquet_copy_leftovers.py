@@ -1,4 +1,4 @@
-"""Files in the folders of a Parquet copy that nobody has committed."""
+"""Uncommitted files in the folders of a Parquet copy are removed, committed ones never."""
 
 from collections.abc import Iterator
 from dataclasses import replace

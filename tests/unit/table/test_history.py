@@ -1,4 +1,4 @@
-"""Positions become offsets: of the table's beginning, of times, snapshots and tags."""
+"""Positions (beginning, time, snapshot, tag) become offsets."""
 
 import pytest
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, append, compact, messages

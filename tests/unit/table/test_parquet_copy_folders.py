@@ -1,4 +1,4 @@
-"""Plain files and tables are kept apart: what cleans up the one must not see the other."""
+"""The folders of a Parquet copy and of a table never overlap, so the clean-up of one cannot remove the other."""
 
 from collections.abc import Iterator
 from pathlib import Path
