@@ -12,7 +12,7 @@ from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.reader import Selection, TableTier, TopicReader
-from icestream.reader.table_tier import TableStep
+from icestream.reader.table_tier import TableTierRead
 from icestream.storage import IcebergStorage, ReadOnlyStorage, Topic
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _BoundedTable(TableTier):
         super().__init__(find, settings)
         self._end = end
 
-    def begin(self, offset: int, nearer: int | None, selection: Selection) -> TableStep | None:
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> TableTierRead | None:
         return super().begin(offset, self._end if nearer is None else min(nearer, self._end), selection)
 
 

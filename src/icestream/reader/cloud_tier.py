@@ -1,7 +1,7 @@
 """Cloud objects as a tier: what was uploaded, from the first object that retention has left to the last one.
 
-A step ends where the log begins, or where the objects end. While it reads it has a lease, which holds retention up for
-a bounded time. An object that cannot be read is left to the table, where the table has its messages.
+A read ends where the log begins, or where the objects end. While it lasts it has a lease, which delays retention for a
+bounded time. Of an object that cannot be read, the table serves the messages that it has.
 """
 
 import threading
@@ -22,62 +22,58 @@ from icestream.reader.log_tier import Decode
 from icestream.reader.tiers import MovedError, Selection, UnreadableError
 from icestream.wal import ReadLease, ReadLeases
 
-# --------------------
-# Objects that could not be read, remembered for a while, so that not every reader tries them at once.
-
-
 _DAMAGED_SECONDS = 5.0
 _AWAY_SECONDS = 2.0
-_MAX_PLACES = 1_024
+_MAX_FAILURES = 1_024
 _log = structlog.get_logger(__name__)
 
 
-class _Known(NamedTuple):
+class _KnownFailure(NamedTuple):
     error: IcestreamError
     until: float
 
 
-class Troubles:
-    """Thread-safe. What is wrong with places of a topic, by the first offset of each.
+class ReadFailures:
+    """Objects of a topic that could not be read, by their first offset, so that not every reader tries them again.
 
-    After a while one reader, the first to ask, is let through to try again; the others go on to be told the error.
+    After a while the first reader that asks tries again; the others still get the known error. Thread-safe.
     """
 
     def __init__(self, topic: str, clock: Callable[[], float] = monotonic) -> None:
         self._topic = topic
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known: OrderedDict[int, _KnownFailure] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._known)
 
-    def note(self, place: int, error: IcestreamError) -> None:
-        """A place could not be read. It is told once, as long as it is known."""
+    def note(self, first_offset: int, error: IcestreamError) -> None:
+        """Note that an object could not be read. It is logged once, as long as it is known."""
         with self._lock:
-            is_new = self._known.pop(place, None) is None
-            self._known[place] = _Known(copy(error), self._clock() + _pause(error))
-            if len(self._known) > _MAX_PLACES:
+            is_new = self._known.pop(first_offset, None) is None
+            self._known[first_offset] = _KnownFailure(copy(error), self._clock() + _pause(error))
+            if len(self._known) > _MAX_FAILURES:
                 self._known.popitem(last=False)
         if is_new:
-            _log.warning("cloud_read_failed", topic=self._topic, offset=place, error=str(error))
+            _log.warning("cloud_read_failed", topic=self._topic, offset=first_offset, error=str(error))
 
-    def at(self, place: int) -> IcestreamError | None:
-        """What is wrong with a place; None where nothing is known, and for who is to try again."""
+    def at(self, first_offset: int) -> IcestreamError | None:
+        """Return why an object cannot be read; None if nothing is known, and for the reader that has to try again."""
         with self._lock:
-            known = self._known.get(place)
+            known = self._known.get(first_offset)
             if known is None:
                 return None
             now = self._clock()
             if now < known.until:
-                return copy(known.error)  # one each: an error that is raised keeps the frames that it passes
-            self._known[place] = _Known(known.error, now + _pause(known.error))
+                return copy(known.error)  # a copy each: a raised error keeps the frames that it passes
+            self._known[first_offset] = _KnownFailure(known.error, now + _pause(known.error))
             return None
 
-    def clear(self, place: int) -> None:
-        """It can be read, again."""
+    def clear(self, first_offset: int) -> None:
+        """Note that an object can be read."""
         with self._lock:
-            self._known.pop(place, None)
+            self._known.pop(first_offset, None)
 
 
 def _pause(error: IcestreamError) -> float:
@@ -91,13 +87,13 @@ class CloudTier:
         self.objects = objects
         self.leases = leases
         self.decode = decode
-        self._troubles = Troubles(place)
+        self._failures = ReadFailures(place)
         self._store = store
         self._pool = pool
 
     @property
     def first_offset(self) -> int | None:
-        """None if there are no objects."""
+        """The first offset that objects hold; None if there are no objects."""
         return self.objects.first_offset
 
     @property
@@ -107,12 +103,12 @@ class CloudTier:
     def next_start(self, offset: int) -> int | None:
         try:
             return next((span.first_offset for span in self.objects.spans if span.first_offset > offset), None)
-        except IcestreamError:  # which objects there are is not known now; what farther tiers have is read from there
+        except IcestreamError:  # the list of objects cannot be read now: farther tiers serve
             return None
 
-    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "CloudStep | None":
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "CloudTierRead | None":
         try:
-            _ = self.objects.spans  # may have to be read, which should not happen under the lock
+            _ = self.objects.spans  # this may read the metadata store, which must not happen under the lock
             with self.leases.lock:
                 span = self.objects.span_at(offset)
                 if span is None:
@@ -120,41 +116,41 @@ class CloudTier:
                 lease = self.leases.take(offset)
         except IcestreamError as error:
             raise UnreadableError from error
-        trouble = self._troubles.at(span.first_offset)
-        if trouble is not None:
+        failure = self._failures.at(span.first_offset)
+        if failure is not None:
             self.leases.release(lease)
-            raise UnreadableError from trouble
+            raise UnreadableError from failure
         reader = CloudReader(self.objects, self._store, offset, end=nearer, pool=self._pool)
-        return CloudStep(self, reader, lease, nearer, selection)
+        return CloudTierRead(self, reader, lease, nearer, selection)
 
     def wait(self, offset: int, timeout: float | None) -> bool:
-        """Objects are not waited for: what is new is in the log, which is nearer."""
+        """Return at once: new messages are in the log, which is nearer."""
         del timeout
         return offset < self.end_offset
 
     def close(self) -> None:
-        """There is nothing to close: steps have what is open."""
+        """Do nothing: the reads hold what is open."""
 
     def failed(self, offset: int, error: IcestreamError) -> None:
-        """The object with an offset could not be read."""
+        """Note that the object with this offset could not be read."""
         span = self.objects.span_at(offset)
         if span is not None:
-            self._troubles.note(span.first_offset, error)
+            self._failures.note(span.first_offset, error)
 
     def succeeded(self, offset: int) -> None:
-        span = self.objects.span_at(offset) if self._troubles else None
+        span = self.objects.span_at(offset) if self._failures else None
         if span is not None:
-            self._troubles.clear(span.first_offset)
+            self._failures.clear(span.first_offset)
 
     def holds(self, offset: int) -> bool:
         return self.objects.span_at(offset) is not None
 
     def offset_at_time(self, time_us: int) -> int | None:
-        """The first offset published at or after a time, of those in the objects; None where there is none."""
+        """Return the first offset in the objects that was published at or after a time; None if there is none."""
         return offset_at_time(self.objects, self._store, self._pool, time_us)
 
 
-class CloudStep:
+class CloudTierRead:
     def __init__(
         self, tier: CloudTier, reader: CloudReader, lease: ReadLease, end: int | None, selection: Selection
     ) -> None:
@@ -183,7 +179,7 @@ class CloudStep:
                 return None
             self._lease.offset = self._reader.offset
             self._tier.succeeded(start)
-            if batches:  # none where everything in these frames was given up by a repair
+            if batches:  # none if a repair gave up everything in these frames
                 batches[0] = slice_from(batches[0], start)
                 return [self._selection.apply(batch) for batch in batches]
         return None

@@ -1,4 +1,4 @@
-"""What the readers of all topics share."""
+"""What the readers of all topics share: settings, the decoded tails, the threads that read objects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class ReadContext:
     settings: ReaderSettings = field(default_factory=ReaderSettings)
     find_table: "Callable[[TopicName], TopicTable | None]" = lambda _: None
-    """The table of that name as the catalog has it now; raises when the catalog is away."""
+    """Returns the table of that name as the catalog has it now; raises if the catalog cannot be reached."""
     format: StorageFormat = StorageFormat.ICEBERG
     """Which tables topics have, and which of them is read first."""
     tails: Tails = field(default_factory=lambda: Tails(ReaderSettings().tail_max_bytes))
 
     @cached_property
     def cloud_reads(self) -> ReadPool:
-        """For topics that have a part in the cloud."""
+        """The threads that read cloud objects; started at first use."""
         return ReadPool(self.settings)
 
     def close(self) -> None:

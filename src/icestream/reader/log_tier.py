@@ -1,4 +1,4 @@
-"""The log as a tier: the decoded tail where it holds the offset, else the cache, else the segments' files."""
+"""The log as a tier: the decoded tail if it holds the offset, else the cache, else the segment files."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,10 +24,10 @@ class LogTier:
         start = self._log.start_offset
         return start if start > offset else None
 
-    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "LogStep | None":
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "LogTierRead | None":
         del nearer
         try:
-            return LogStep(self, LogReader(self._log, offset), selection)
+            return LogTierRead(self, LogReader(self._log, offset), selection)
         except OffsetOutOfRangeError:
             if offset < self._log.start_offset:
                 return None
@@ -37,12 +37,12 @@ class LogTier:
         return self._log.wait_past(offset, timeout)
 
     def close(self) -> None:
-        """Who waits is woken by the log."""
+        # The log itself ends the waits.
         self.tail.clear()
 
 
-class LogStep:
-    """Goes on to the durable end, and waits there for more."""
+class LogTierRead:
+    """Reads up to the durable end, and goes on when there is more."""
 
     def __init__(self, tier: LogTier, reader: LogReader, selection: Selection) -> None:
         self._tier = tier
@@ -57,10 +57,10 @@ class LogStep:
         reader = self._reader
         while True:
             start = reader.offset
-            shared = self._tier.tail.read(start, max_bytes)
-            if shared is not None:
-                batches = shared.batches
-                reader.jump(shared.end_offset)
+            decoded = self._tier.tail.read(start, max_bytes)
+            if decoded is not None:
+                batches = decoded.batches
+                reader.jump(decoded.end_offset)
             else:
                 try:
                     frames = reader.read(max_bytes)
@@ -69,7 +69,7 @@ class LogStep:
                 if not frames:
                     return []
                 batches = list(self._tier.decode(frames))
-            if batches:  # none where everything in these frames was given up by a repair
+            if batches:  # none if a repair gave up everything in these frames
                 batches[0] = slice_from(batches[0], start)
                 return [self._selection.apply(batch) for batch in batches]
 

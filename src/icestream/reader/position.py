@@ -1,4 +1,4 @@
-"""Start positions as offsets, over all tiers. The catalog is asked only for what log and cloud cannot tell."""
+"""Resolving start positions to offsets, over all tiers. The catalog is read only where log and cloud do not suffice."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,10 +22,10 @@ def resolve(
     place: str,
     cloud: CloudTier | None = None,
 ) -> int:
-    """The offset that a position means now; without a log, in the table alone.
+    """Return the offset that a position means now; without a log, in the table alone.
 
-    Raises `OffsetOutOfRangeError` for an offset that no tier has. Without a log it may be past the table's end: the
-    log that is not there may have it.
+    Raise `OffsetOutOfRangeError` for an offset that no tier has. Without a log it may be past the table's end: the
+    log of a broker may have it.
     """
     match position.kind:
         case "earliest":
@@ -50,7 +50,7 @@ def resolve(
 def earliest_offset(
     log: Log | None, find_table: "Callable[[], TopicTable | None]", cloud: CloudTier | None = None
 ) -> int:
-    """The lowest offset that any tier has."""
+    """Return the lowest offset that any tier has."""
     starts = [log.start_offset] if log is not None else []
     if cloud is not None and 0 not in starts and (first := cloud.first_offset) is not None:
         starts.append(first)
@@ -67,7 +67,7 @@ def _at_time(
         start = log.start_offset
         found.append(offset_at_time(log, time_us))
         if start == 0 or found[0] > start:
-            return found[0]  # messages before that time are in the log too
+            return found[0]  # the log also has messages before that time
         if cloud is not None:
             try:
                 is_known = _look_in_cloud(time_us, start, cloud, found)
@@ -84,7 +84,7 @@ def _at_time(
 
 
 def _look_in_cloud(time_us: int, log_start: int, cloud: CloudTier, found: list[int]) -> bool:
-    """Add what the objects have from a time on; whether they have messages before that too, so that it is the first."""
+    """Add the objects' first offset from a time on; return whether that is certainly the first one of the topic."""
     first, end = cloud.first_offset, cloud.end_offset
     if first is None:
         return False
@@ -96,7 +96,7 @@ def _look_in_cloud(time_us: int, log_start: int, cloud: CloudTier, found: list[i
 
 
 def _asked(find_table: "Callable[[], TopicTable | None]", ask: "Callable[[TopicTable], int | None]") -> int | None:
-    """What the table says; None if there is none. A state that is cleaned up while it is asked is looked at anew."""
+    """Ask the table; return None if there is none. If its snapshot was removed meanwhile, read the catalog again."""
     for _ in range(_MAX_LOOKS):
         table = find_table()
         try:

@@ -1,8 +1,8 @@
-"""Reading a topic's tables with nothing but the catalog and the store of its files: no broker, no log, no lock.
+"""Reading a topic's table without a broker: it needs the catalog and the table's files, no log and no lock.
 
-A reader sees what is committed, follows new snapshots by asking the catalog every `reader.poll_interval_ms`, and keeps
-its offset alone: compaction and expiry are nothing to it. Any number can read the same table. Of a topic that has two,
-because it moves between formats or once did, the one that reaches farthest is read; see `StorageFormat`.
+A reader sees what is committed, and polls the catalog for new snapshots every `reader.poll_interval_ms`. Its position
+is an offset, so compaction and expiry do not disturb it. Any number of readers can read one table. A topic that moves
+between formats, or once did, has two tables; the one that reaches farthest is read. See `StorageFormat`.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StatelessReader:
-    """The surface of `TopicReader`. A table that is not there yet is waited for. Not thread-safe."""
+    """Has the methods of `TopicReader`, and waits for a table that does not exist yet. Not thread-safe."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class StatelessReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether the table was found, so that schema and offset are known."""
+        """Whether the table was found: only then schema and offset are known."""
         return self._opened() is not None
 
     @property
@@ -58,7 +58,7 @@ class StatelessReader:
 
     @property
     def offset(self) -> int:
-        """The next message's."""
+        """The offset of the next message."""
         return self._expected().offset
 
     @property
@@ -66,12 +66,12 @@ class StatelessReader:
         return self._where is not None
 
     def read(self, max_bytes: int = DEFAULT_READ_BYTES) -> list[pa.RecordBatch]:
-        """What follows; nothing at the committed offset, and while there is no table."""
+        """Return what follows; nothing at the committed offset, and while there is no table."""
         reader = self._opened()
         return reader.read(max_bytes) if reader is not None else []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until there is something to read; False when the time was up before, or it was closed."""
+        """Wait until there is something to read; return False at the time-out, and when the reader is closed."""
         return self._tier.wait(self._reader.offset if self._reader is not None else -1, timeout)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class StatelessReader:
         return self._reader
 
     def _resolve(self) -> int:
-        """A snapshot or a tag is one table's, whichever that is; any other position is in the one that is read."""
+        """Resolve a snapshot or a tag in the table that has it, any other position in the table that is read."""
         if self._start.kind in ("snapshot", "tag"):
             for table in self._find_tables(self._topic):
                 with suppress(InvalidRequestError):
@@ -115,7 +115,7 @@ class StatelessReader:
         found = farthest(self._find_tables(self._topic))
         if self._stream_id is not None and (found is None or found.ledger.stream_id != self._stream_id):
             raise TopicNotFoundError(
-                "the topic was deleted" + (" and made again" if found is not None else ""),
+                "the topic was deleted" + (" and created again" if found is not None else ""),
                 operation="read table",
                 place=str(self._topic),
             )
@@ -123,5 +123,5 @@ class StatelessReader:
 
 
 def farthest(tables: "Sequence[TopicTable]") -> "TopicTable | None":
-    """The table with the most messages, the first of equals; None of none."""
+    """Return the table that reaches farthest, the first of equals; None if there is none."""
     return max(tables, key=lambda table: table.ledger.committed_offset, default=None)

@@ -1,8 +1,8 @@
 """The table as a tier: everything below its committed offset, read in offset order.
 
-A step is one scan of one state of the table. It ends where a nearer tier begins, or at the committed offset of that
-state. A state whose files were cleaned up while they were read is no reason to fail: the table as it is now is
-planned again from the offset that was reached.
+A read is one scan of one snapshot of the table. It ends where a nearer tier begins, or at the committed offset of that
+snapshot. If the snapshot's files are removed while they are read, the current snapshot is planned from the offset that
+was reached.
 """
 
 import threading
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from icestream.table import TopicTable
 
 _FILTERED_MESSAGES = 1_000_000
-"""Of one step where most may not match: so long it cannot be broken off, and is done again if the table changes."""
+"""The limit of one filtered read: it cannot be interrupted, and is repeated if the table changes."""
 FindTable = Callable[[], "TopicTable | None"]
 
 
 class TableTier:
-    """`find` gives the table as it is in the catalog now; None if there is none, or one of another stream.
+    """`find` returns the table as the catalog has it now; None if there is none, or one of another stream.
 
-    With `follow` it is asked at most once in `reader.poll_interval_ms`, for who waits for new snapshots; else at the
-    beginning of every step.
+    With `follow` it is called at most once in `reader.poll_interval_ms`, for readers that wait for new snapshots; else
+    at the beginning of every read.
     """
 
     def __init__(self, find: FindTable, settings: ReaderSettings, *, follow: bool = False) -> None:
@@ -45,9 +45,9 @@ class TableTier:
         self._look_at = 0.0
 
     def next_start(self, offset: int) -> None:
-        """There is no farther tier, but for another table, which begins at 0 too."""
+        """Return None: the only farther tier is another table, which begins at 0 too."""
 
-    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "TableStep | None":
+    def begin(self, offset: int, nearer: int | None, selection: Selection) -> "TableTierRead | None":
         table = self.look(offset)
         if table is None:
             return None
@@ -58,10 +58,10 @@ class TableTier:
             return None
         if selection.where is not None:
             end = min(end, offset + _FILTERED_MESSAGES)
-        return TableStep(self, table, offset, end, selection)
+        return TableTierRead(self, table, offset, end, selection)
 
     def wait(self, offset: int, timeout: float | None) -> bool:
-        """Looks at the table in intervals; raises as `find` does. False too when it was closed."""
+        """Poll the table; raise as `find` does. Return False at the time-out, and when the tier is closed."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self._closed.is_set():
             table = self.look(offset)
@@ -81,14 +81,14 @@ class TableTier:
     def scan(
         self, table: "TopicTable", start: int, end: int, selection: Selection
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Rows of the selection. What the table can do it does: it knows the topic's columns of its last commit."""
+        """Scan the selected rows. The table selects columns and rows itself, as far as its schema has the columns."""
         from icestream.table import ReadLimits  # noqa: PLC0415 - only readers of tables load the Iceberg library
 
         limits = ReadLimits.of(self._settings)
         names, where = set(table.stream_schema.names), selection.where
         columns: list[str] | None = [name for name in selection.schema.names if name in names]
         if where is not None and not where.columns <= names:
-            columns = where = None  # the table has not gained that column yet: all is looked at here
+            columns = where = None  # the table does not have that column yet: filter here
         with closing(table.scan(start, end, columns, where=where, limits=limits)) as batches:
             for batch in batches:
                 found = selection.apply(batch) if columns is None else conform(batch, selection.schema)
@@ -96,11 +96,11 @@ class TableTier:
                     yield found
 
     def forget(self) -> None:
-        """Look again before the next step: the state that is known was cleaned up."""
+        """Read the catalog again before the next read: the known snapshot was removed."""
         self._known, self._look_at = None, 0.0
 
     def look(self, offset: int = -1) -> "TopicTable | None":
-        """The table, looked at anew unless it was just looked at or holds the offset as it is known."""
+        """Return the table, read from the catalog unless that was just done or the known snapshot holds the offset."""
         known = self._known
         if known is not None and known.ledger.committed_offset > offset:
             return known
@@ -111,8 +111,8 @@ class TableTier:
         return known
 
 
-class TableStep:
-    """One scan. A missing row is an error, unless a repair of the log gave its message up or a filter leaves it out."""
+class TableTierRead:
+    """One scan. A missing row is an error, unless a repair gave its message up or a filter leaves it out."""
 
     def __init__(self, tier: TableTier, table: "TopicTable", start: int, end: int, selection: Selection) -> None:
         self._tier = tier
@@ -136,12 +136,12 @@ class TableStep:
                 self.offset = self._end
                 return None
             self._take(batch)
-        piece = _first_part(self._pending[0], max_bytes)
-        rest = self._pending.popleft().slice(piece.num_rows)
+        part = _first_part(self._pending[0], max_bytes)
+        rest = self._pending.popleft().slice(part.num_rows)
         if rest.num_rows:
             self._pending.appendleft(rest)
-        self.offset = piece.column(0)[-1].as_py() + 1
-        return [piece]
+        self.offset = part.column(0)[-1].as_py() + 1
+        return [part]
 
     def close(self) -> None:
         self._pending.clear()
@@ -154,7 +154,7 @@ class TableStep:
             self._pending.append(part)
 
     def _account_for(self, offset: int) -> None:
-        """Raise unless an offset may follow on those that came."""
+        """Raise unless this may be the next offset."""
         if offset < self._expected:
             raise self._damaged(f"the table has offset {offset} after {self._expected - 1}")
         if offset > self._expected and not self._is_filtered:
@@ -168,7 +168,7 @@ class TableStep:
 
 
 def _first_part(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
-    """The first rows, about so many bytes, at least one."""
+    """Return the first rows, about `max_bytes`, at least one row."""
     nbytes = batch.nbytes
     if nbytes <= max_bytes:
         return batch
@@ -176,12 +176,12 @@ def _first_part(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
 
 
 def _without_gaps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts whose offsets count on; more than one only where messages were given up by a repair."""
+    """Split a batch where offsets are missing; more than one part only where a repair gave messages up."""
     offsets, count = batch.column(0), batch.num_rows
     if offsets[-1].as_py() - offsets[0].as_py() == count - 1:
         yield batch
         return
     steps = pc.not_equal(pc.subtract(offsets.slice(1), offsets.slice(0, count - 1)), 1)
-    bounds = [0, *(place + 1 for place in pc.indices_nonzero(steps).to_pylist()), count]
+    bounds = [0, *(index + 1 for index in pc.indices_nonzero(steps).to_pylist()), count]
     for start, end in pairwise(bounds):
         yield batch.slice(start, end - start)

@@ -1,8 +1,9 @@
-"""The newest messages of all topics, decoded: one read and one decoding serve every reader near the end of a topic.
+"""The newest messages of all topics, decoded once for all readers near the end of a topic.
 
-A topic's tail is a run of pieces without gaps. The first reader that comes to its end decodes what the log's cache has
-behind it; the others find it here. All tails together are bounded by bytes: the piece that came first goes first. A
-reader that is behind its topic's tail decodes for itself, so that it neither slows the others nor drives theirs out.
+A topic's tail is a sequence of blocks without gaps. The first reader that reaches its end decodes what the log's cache
+has after it; the other readers take the decoded block. One byte limit holds for all tails together: the oldest block
+goes first. A reader that is before its topic's tail decodes for itself, so it neither slows the others down nor evicts
+their blocks.
 """
 
 import threading
@@ -18,20 +19,24 @@ from icestream.model.frames import Frame
 from icestream.model.messages import JOIN_BYTES, slice_from
 from icestream.wal import LogCache
 
-_PIECE_OVERHEAD_BYTES = 2_000  # the objects around the columns
+_BLOCK_OVERHEAD_BYTES = 2_000  # the objects around the columns
 _MANY_BATCHES = 1
 _JOINED_BYTES = 4 * JOIN_BYTES
-_PIECE_BYTES = 4 * JOIN_BYTES
+_BLOCK_BYTES = 4 * JOIN_BYTES
 
 
 class DecodedMessages(NamedTuple):
+    """What a reader gets from a tail."""
+
     batches: list[pa.RecordBatch]
-    """From the one that holds the offset asked for."""
+    """The first one holds the requested offset."""
     end_offset: int
 
 
 @dataclass(eq=False)
 class DecodedBlock:
+    """Batches of one tail, for the offsets from `first_offset` to before `end_offset`."""
+
     owner: "Tail"
     first_offset: int
     end_offset: int
@@ -40,14 +45,14 @@ class DecodedBlock:
 
 
 class Tails:
-    """The budget. A lock for all, since what is done under it is brief: no decoding."""
+    """All tails, and their common byte limit. One lock serves all: nothing is decoded under it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.max_piece_bytes = min(_PIECE_BYTES, max_bytes // 8)
-        """A piece takes in what comes after it up to this size."""
+        self.max_block_bytes = min(_BLOCK_BYTES, max_bytes // 8)
+        """A block grows up to this size: what comes next is joined to it."""
         self._lock = threading.Lock()
-        self._pieces: OrderedDict[DecodedBlock, None] = OrderedDict()  # in order of arrival
+        self._blocks: OrderedDict[DecodedBlock, None] = OrderedDict()  # in order of arrival
         self._bytes = 0
 
     @property
@@ -59,56 +64,56 @@ class Tails:
 
     def last(self, tail: "Tail") -> DecodedBlock | None:
         with self._lock:
-            return tail.pieces[-1] if tail.pieces else None
+            return tail.blocks[-1] if tail.blocks else None
 
-    def add(self, piece: DecodedBlock, joined: DecodedBlock | None = None) -> DecodedBlock:
-        """Make a tail longer by a piece; or by `joined`, which is the tail's last piece with this one behind it."""
+    def add(self, block: DecodedBlock, joined: DecodedBlock | None = None) -> DecodedBlock:
+        """Append a block to its tail; or replace the last block by `joined`, which is that block and this one."""
         with self._lock:
-            pieces = piece.owner.pieces
-            if joined is not None and pieces and pieces[-1].first_offset == joined.first_offset:
-                self._forget(pieces.pop())
-                piece = joined
-            pieces.append(piece)
-            self._pieces[piece] = None
-            self._bytes += piece.nbytes
+            blocks = block.owner.blocks
+            if joined is not None and blocks and blocks[-1].first_offset == joined.first_offset:
+                self._forget(blocks.pop())
+                block = joined
+            blocks.append(block)
+            self._blocks[block] = None
+            self._bytes += block.nbytes
             while self._bytes > self._max_bytes:
-                oldest = next(iter(self._pieces))
-                oldest.owner.pieces.popleft()  # arrival is offset order within a tail
+                oldest = next(iter(self._blocks))
+                oldest.owner.blocks.popleft()  # arrival is offset order within a tail
                 self._forget(oldest)
-            return piece
+            return block
 
     def read(self, tail: "Tail", offset: int, max_bytes: int) -> list[DecodedBlock]:
-        """The pieces from the one that holds the offset on; at least that one."""
+        """Return the block that holds the offset and those after it, up to about `max_bytes`; at least that one."""
         with self._lock:
-            pieces = tail.pieces
-            if not pieces or not pieces[0].first_offset <= offset < pieces[-1].end_offset:
+            blocks = tail.blocks
+            if not blocks or not blocks[0].first_offset <= offset < blocks[-1].end_offset:
                 return []
-            place = bisect_right(pieces, offset, key=lambda piece: piece.first_offset) - 1
+            place = bisect_right(blocks, offset, key=lambda block: block.first_offset) - 1
             found = []
-            for number in range(place, len(pieces)):
-                found.append(pieces[number])
-                max_bytes -= pieces[number].nbytes
+            for number in range(place, len(blocks)):
+                found.append(blocks[number])
+                max_bytes -= blocks[number].nbytes
                 if max_bytes <= 0:
                     break
             return found
 
     def bounds(self, tail: "Tail") -> tuple[int, int]:
         with self._lock:
-            return (tail.pieces[0].first_offset, tail.pieces[-1].end_offset) if tail.pieces else (0, 0)
+            return (tail.blocks[0].first_offset, tail.blocks[-1].end_offset) if tail.blocks else (0, 0)
 
     def clear(self, tail: "Tail") -> None:
         with self._lock:
-            for piece in tail.pieces:
-                self._forget(piece)
-            tail.pieces.clear()
+            for block in tail.blocks:
+                self._forget(block)
+            tail.blocks.clear()
 
-    def _forget(self, piece: DecodedBlock) -> None:
-        del self._pieces[piece]
-        self._bytes -= piece.nbytes
+    def _forget(self, block: DecodedBlock) -> None:
+        del self._blocks[block]
+        self._bytes -= block.nbytes
 
 
 class Tail:
-    """One topic's."""
+    """The tail of one topic."""
 
     def __init__(
         self, tails: Tails, cache: LogCache, decode: Callable[[list[Frame]], Iterator[pa.RecordBatch]]
@@ -117,18 +122,18 @@ class Tail:
         self._cache = cache
         self._decode = decode
         self._filling = threading.Lock()
-        self.pieces: deque[DecodedBlock] = deque()
-        """For `Tails` alone."""
+        self.blocks: deque[DecodedBlock] = deque()
+        """Guarded by the lock of `Tails`, which alone uses it."""
 
     def read(self, offset: int, max_bytes: int) -> DecodedMessages | None:
-        """Decoded messages from the batch that holds the offset on; None if the reader must find them itself."""
+        """Return decoded messages from the batch that holds the offset on; None: the reader reads the log itself."""
         found = self._tails.read(self, offset, max_bytes)
         if not found and self._cache.holds(offset) and offset >= self._tails.bounds(self)[0]:
             with self._filling:  # one decodes, the others wait for it
                 found = self._tails.read(self, offset, max_bytes) or self._fill(offset)
         if not found:
             return None
-        batches = [batch for piece in found for batch in piece.batches]
+        batches = [batch for block in found for batch in block.batches]
         while batches and batches[0].column(0)[-1].as_py() < offset:
             del batches[0]
         if batches and batches[0].nbytes > max_bytes:
@@ -140,7 +145,7 @@ class Tail:
         self._tails.clear(self)
 
     def _fill(self, offset: int) -> list[DecodedBlock]:
-        """Decode what the cache has from the offset on, if that makes the tail longer or begins a new one."""
+        """Decode what the cache has from the offset on, if that extends the tail or begins a new one."""
         first, end = self._tails.bounds(self)
         if offset < first:
             return []
@@ -150,34 +155,34 @@ class Tail:
         if offset != end or frames[0].base_offset != end:
             self._tails.clear(self)
         batches = list(self._decode(frames))
-        nbytes = _PIECE_OVERHEAD_BYTES + sum(batch.nbytes for batch in batches)
-        piece = DecodedBlock(self, frames[0].base_offset, frames[-1].end_offset, batches, nbytes)
-        return [self._tails.add(piece, joined=self._joined_with_last(piece))]
+        nbytes = _BLOCK_OVERHEAD_BYTES + sum(batch.nbytes for batch in batches)
+        block = DecodedBlock(self, frames[0].base_offset, frames[-1].end_offset, batches, nbytes)
+        return [self._tails.add(block, joined=self._joined_with_last(block))]
 
-    def _joined_with_last(self, piece: DecodedBlock) -> DecodedBlock | None:
-        """The tail's last piece and this one as one: copied here once, for all the readers that would join them."""
+    def _joined_with_last(self, block: DecodedBlock) -> DecodedBlock | None:
+        """Return the last block and this one joined: copied here once, instead of by each reader."""
         last = self._tails.last(self)
         if (
             last is None
-            or last.nbytes + piece.nbytes > self._tails.max_piece_bytes
+            or last.nbytes + block.nbytes > self._tails.max_block_bytes
             or len(last.batches) != 1
-            or len(piece.batches) != 1
+            or len(block.batches) != 1
         ):
             return None
-        (old,), (new,) = last.batches, piece.batches
+        (old,), (new,) = last.batches, block.batches
         if not old.schema.equals(new.schema):
             return None
-        nbytes = last.nbytes + piece.nbytes - _PIECE_OVERHEAD_BYTES
-        return DecodedBlock(self, last.first_offset, piece.end_offset, [pa.concat_batches([old, new])], nbytes)
+        nbytes = last.nbytes + block.nbytes - _BLOCK_OVERHEAD_BYTES
+        return DecodedBlock(self, last.first_offset, block.end_offset, [pa.concat_batches([old, new])], nbytes)
 
 
 def _first_rows(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
-    """About so many bytes of a batch, and at least a row."""
+    """Return the first rows of a batch, about `max_bytes`, at least one row."""
     return batch.slice(0, max(1, -(-batch.num_rows * max_bytes // max(1, batch.nbytes))))
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Many small batches as few: a reader that fell behind a little need not pay for each commit of its topic."""
+    """Join many small batches, so that a reader does not pay for each commit of its topic."""
     if len(batches) <= _MANY_BATCHES:
         return batches
     joined: list[pa.RecordBatch] = []

@@ -72,7 +72,7 @@ class Uploaded:
 
     def _forget(self) -> None:
         tier: Any = self.stage.topic._cloud_tier
-        tier._troubles._known.clear()
+        tier._failures._known.clear()
         tier._pool.indexes._kept.clear()
 
 

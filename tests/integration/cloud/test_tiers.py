@@ -191,7 +191,7 @@ def test_an_object_in_trouble_is_not_tried_by_every_reader_at_once(log_stage: Cl
     tier = log_stage.topic._cloud_tier
     assert tier is not None
     now = 0.0
-    tier._troubles._clock = lambda: now
+    tier._failures._clock = lambda: now
     kept = log_stage.store.objects.pop(key)
     log_stage.store.reads.clear()
     for _ in range(5):
@@ -217,7 +217,7 @@ def test_while_the_store_is_away_the_table_serves(stage: CloudStage) -> None:
     tier = stage.topic._cloud_tier
     assert tier is not None
     now = 0.0
-    tier._troubles._clock = lambda: now
+    tier._failures._clock = lambda: now
     stage.store.is_away = True
     reader = stage.reader(0)
     found: Messages = []
