@@ -12,7 +12,7 @@
 
 import json
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +44,14 @@ class Script:
         self.requests: list[dict[str, Any]] = []
         self.tickets: list[dict[str, Any]] = []
         self.streams = 0
+        self.subscribed: list[dict[str, Any]] = []
+        """The first message of each subscription's stream."""
+        self.controls: list[dict[str, Any]] = []
+        """The other messages of consumers."""
+        self.deliveries: Counter[int] = Counter()
+        """How often each offset was delivered to consumers."""
+        self.most_in_flight = 0
+        """The most messages that were delivered and whose credit was not given back."""
         self.forgotten: set[str] = set()
         """Producers whose numbering was forgotten."""
         self.max_batches_read: int | None = None
@@ -75,6 +83,17 @@ class Script:
             self._bad.clear()
             self._lingering.clear()
             self.forgotten.clear()
+
+    def said(self, name: str) -> list[Any]:
+        """Return what consumers have sent under a name."""
+        return [control[name] for control in tuple(self.controls) if name in control]
+
+    @property
+    def acked(self) -> set[int]:
+        """The offsets that consumers have acknowledged."""
+        ranges = [(first, end) for acked in self.said("ack") for first, end in acked]
+        ranges += [(0, last + 1) for last in self.said("ack_cumulative")]
+        return {offset for first, end in ranges for offset in range(first, end)}
 
     # ---- for the door
 
@@ -202,6 +221,37 @@ class ScriptedStream:
         self._script.acknowledge(self, message, request)
 
 
+class RecordedExchange:
+    """One DoExchange call as the real door sees it: both its reader and its writer."""
+
+    def __init__(self, script: Script, reader: Any, writer: Any) -> None:
+        self._script = script
+        self._reader = reader
+        self._writer = writer
+        self._is_first = True
+        self._in_flight = 0
+
+    def read_chunk(self) -> Any:
+        chunk = self._reader.read_chunk()
+        control = json.loads(chunk.app_metadata.to_pybytes())
+        (self._script.subscribed if self._is_first else self._script.controls).append(control)
+        self._is_first = False
+        self._in_flight -= control.get("grant", (0, 0))[0]
+        return chunk
+
+    def begin(self, schema: pa.Schema) -> None:
+        self._writer.begin(schema)
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self._script.deliveries.update(batch.column(0).to_pylist())
+        self._in_flight += batch.num_rows
+        self._script.most_in_flight = max(self._script.most_in_flight, self._in_flight)
+        self._writer.write_batch(batch)
+
+    def write_metadata(self, metadata: Any) -> None:
+        self._writer.write_metadata(metadata)
+
+
 class ScriptedDoor(FlightDoor):
     """The real door; publish and read streams follow the script."""
 
@@ -218,6 +268,10 @@ class ScriptedDoor(FlightDoor):
     def do_get(self, context: Any, ticket: Any) -> Any:
         self.script.tickets.append(json.loads(ticket.ticket))
         return super().do_get(context, ticket)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        exchange = RecordedExchange(self.script, reader, writer)
+        super().do_exchange(context, descriptor, exchange, exchange)
 
     def _deliver(self, stream: Any) -> Iterator[Any]:
         limit, self.script.max_batches_read = self.script.max_batches_read, None

@@ -21,9 +21,8 @@ def flight_error(error: IcestreamError) -> fl.FlightError:
 
 
 class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, schema: pa.Schema = DELIVERY_SCHEMA) -> None:
+    def __init__(self) -> None:
         super().__init__("grpc://127.0.0.1:0")
-        self._schema = schema
         self._proxy = TcpProxy(f"{HOST}:{self.port}")
         self._proxy.allow()
         self.url = f"grpc://{self._proxy.address}"
@@ -34,7 +33,6 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
         """How often each offset was delivered."""
         self.requests: list[dict[str, Any]] = []
         self.controls: list[dict[str, Any]] = []
-        self.most_in_flight = (0, 0)
         self.batch_messages = 100
         self.session_timeout_ms = 30_000
         self.refusal: IcestreamError | None = None
@@ -69,11 +67,6 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
         with self.changed:
             assert self.changed.wait_for(condition, PATIENCE_SECONDS)
 
-    def said(self, name: str) -> list[Any]:
-        """What consumers have sent under a name."""
-        with self.changed:
-            return [control[name] for control in self.controls if name in control]
-
     def stop(self) -> None:
         with self.changed:
             self._stopping = True
@@ -102,7 +95,7 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
                 self.changed.notify_all()
 
     def _serve(self, stream: "_Stream", request: dict[str, Any], reader: Any, writer: Any) -> None:
-        writer.begin(self._schema)
+        writer.begin(DELIVERY_SCHEMA)
         accepted = {"session_timeout_ms": self.session_timeout_ms, "type": request.get("type", "exclusive")}
         accepted |= {name: request[name] for name in ("topic", "subscription", "consumer")}
         stream.tell({"subscribed": accepted})
@@ -149,9 +142,7 @@ class FakeSubscriptions(fl.FlightServerBase):  # type: ignore[misc]
             }
             for offset in offsets
         ]
-        if self._schema is not DELIVERY_SCHEMA:
-            rows = [{"_offset": row["offset"], "_redelivery_count": row["redelivery_count"]} for row in rows]
-        return pa.RecordBatch.from_pylist(rows, self._schema)
+        return pa.RecordBatch.from_pylist(rows, DELIVERY_SCHEMA)
 
     @property
     def ending(self) -> IcestreamError | None:
@@ -185,8 +176,6 @@ class _Stream:
                 with broker.changed:
                     self.messages -= batch.num_rows
                     self.nbytes -= batch.nbytes
-                    used = (self._limits[0] - self.messages, self._limits[1] - self.nbytes)
-                    broker.most_in_flight = max(broker.most_in_flight, used)
                     broker.changed.notify_all()
                 with self._lock:
                     self._writer.write_batch(batch)
