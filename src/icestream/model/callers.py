@@ -1,10 +1,10 @@
-"""Who calls, and what they may touch.
+"""Callers and their permissions.
 
-A tenant is a namespace. A token stands for one namespace or, given out to `*`, for everything. Where no tokens are
-given out, everybody may do everything.
+A tenant is a namespace. A token gives access to one namespace or, if it is a token of `*`, to all. Without tokens there
+is no authentication: every client has full access.
 
-Tokens are kept and looked up as keyed digests, with a key that this process alone has and never shows. So the time of a
-look-up does not depend on how much of a guess is right, and what is in memory is no token.
+Tokens are kept and looked up as keyed digests, with a random key of this process. So the time of a look-up does not
+depend on how much of a guess is right, and memory holds no token.
 """
 
 import secrets
@@ -16,20 +16,20 @@ from icestream.model.errors import PermissionDeniedError, UnauthenticatedError
 from icestream.model.names import TopicName, check_part
 
 ALL_NAMESPACES = "*"
-"""In place of a namespace: whoever has this token may do everything."""
+"""In place of a namespace: the token gives full access."""
 
 TOKEN_VARIABLE = "ICESTREAM_TOKEN"  # noqa: S105 - a name, not a secret
-"""Where clients take a token from that they are not given otherwise."""
+"""The environment variable from which clients take a token by default."""
 
 _BEARER = "bearer"
 
 
 @dataclass(frozen=True)
 class Caller:
-    """One who was let in."""
+    """An authenticated caller."""
 
     namespace: str | None = None
-    """The only one that it may touch; None: it may do everything."""
+    """The only namespace that it may access; None: full access."""
 
     @property
     def may_do_everything(self) -> bool:
@@ -39,35 +39,35 @@ class Caller:
         return self.namespace is None or self.namespace == namespace
 
     def check(self, namespace: str, *, operation: str) -> None:
-        """Raise unless it may touch this namespace. What the error says does not depend on what is in there."""
+        """Raise unless it may access this namespace. The error does not reveal what the namespace contains."""
         if not self.may(namespace):
             raise PermissionDeniedError(
-                "the token is another namespace's",
+                "the token is for another namespace",
                 operation=operation,
                 place=namespace,
-                remedy=f"use one of the namespace, or of {ALL_NAMESPACES}",
+                remedy=f"use a token of this namespace, or of {ALL_NAMESPACES}",
             )
 
     def check_topic(self, topic: TopicName | str, *, operation: str) -> TopicName:
-        """The name, if it is one, and of a topic that the caller may touch."""
+        """Return the parsed name. Raise if it is not one, or if the caller may not access the topic."""
         name = TopicName.parse(topic)
         self.check(name.namespace, operation=operation)
         return name
 
     def check_everything(self, *, operation: str) -> None:
-        """Raise unless it may do everything."""
+        """Raise unless it has full access."""
         if not self.may_do_everything:
             raise PermissionDeniedError(
-                "this is not for one namespace's token", operation=operation, remedy=f"use one of {ALL_NAMESPACES}"
+                "this needs full access", operation=operation, remedy=f"use a token of {ALL_NAMESPACES}"
             )
 
 
 EVERYTHING = Caller()
-"""Who may do everything."""
+"""A caller with full access."""
 
 
 class Callers:
-    """Those who have a token, from pairs of a namespace, or `*`, and a token; without any pair, everybody."""
+    """The callers with a token, from pairs of a namespace, or `*`, and a token. Without pairs, every caller is one."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
         self._key = secrets.token_bytes(32)
@@ -81,25 +81,25 @@ class Callers:
 
     @property
     def are_all(self) -> bool:
-        """Whether no token is needed."""
+        """Whether there is no authentication."""
         return not self._by_digest
 
     @property
     def namespaces(self) -> set[str]:
-        """Those that have a token of their own."""
+        """The namespaces that have a token."""
         return {caller.namespace for caller in self._by_digest.values() if caller.namespace is not None}
 
     def identify(self, authorization: str | None, *, operation: str) -> Caller:
-        """Who sends a request with this `Authorization` header."""
+        """Return the caller of a request with this `Authorization` header."""
         if self.are_all:
             return EVERYTHING
         scheme, _, token = (authorization or "").partition(" ")
         caller = self._by_digest.get(self._digest(token.strip())) if scheme.lower() == _BEARER else None
         if caller is None:
             raise UnauthenticatedError(
-                "the token is not known" if authorization else "a token is needed",
+                "the token is unknown" if authorization else "a token is needed",
                 operation=operation,
-                remedy=f"give one with --token or {TOKEN_VARIABLE}; other clients send the header authorization: "
+                remedy=f"give a token with --token or {TOKEN_VARIABLE}; other clients send the header authorization: "
                 "Bearer TOKEN",
             )
         return caller

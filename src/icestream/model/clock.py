@@ -1,4 +1,4 @@
-"""Time, as microseconds since 1970 UTC, behind a name that tests can replace."""
+"""Time in microseconds since 1970 UTC. Tests replace it with their own `Clock`."""
 
 import time
 from collections.abc import Callable

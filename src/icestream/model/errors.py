@@ -1,8 +1,8 @@
 """Every error that icestream raises on purpose.
 
-One base class. Each error says what was being done (`operation`), where (`place`), what is wrong (the message), what
-helps (`remedy`) and whether the same call may succeed later (`retryable`). Errors cross the wire as a dictionary and
-come out as the same class on the other side.
+They have one base class. Each error has the failed operation (`operation`), where it failed (`place`), what is wrong
+(the message), what to do (`remedy`), and whether the same call may succeed later (`retryable`). An error crosses the
+wire as a dictionary and arrives as the same class.
 """
 
 from typing import Any, ClassVar
@@ -61,7 +61,7 @@ class InvalidNameError(IcestreamError):
 
 
 class InvalidRequestError(IcestreamError):
-    """A request that can never succeed as it stands."""
+    """A request that can never succeed unchanged."""
 
     code = "invalid_request"
 
@@ -92,13 +92,13 @@ class OverloadedError(LimitReachedError):
 
 
 class UnauthenticatedError(IcestreamError):
-    """No token, or one that nobody gave out."""
+    """No token, or an unknown one."""
 
     code = "unauthenticated"
 
 
 class PermissionDeniedError(IcestreamError):
-    """A token that is not for this. Whether what was asked for exists is not told."""
+    """The token does not permit this. The error does not reveal whether the requested thing exists."""
 
     code = "permission_denied"
 
@@ -122,32 +122,32 @@ class OffsetOutOfRangeError(IcestreamError):
 
 
 class SequenceError(IcestreamError):
-    """A producer's batch that leaves a hole after its last one."""
+    """A producer's batch that does not follow its last one."""
 
     code = "sequence_gap"
 
 
 class ProducerFencedError(IcestreamError):
-    """A producer whose name another one has been opened with since."""
+    """Another producer was opened later under the same name."""
 
     code = "producer_fenced"
 
 
 class StaleEpochError(IcestreamError):
-    """Another owner has taken the topic over."""
+    """Another broker owns the topic now."""
 
     code = "stale_epoch"
 
 
 class LogUnavailableError(IcestreamError):
-    """The log could not write or sync. Nothing of this call was acknowledged; it reopens itself, so try again."""
+    """The log could not write or sync. The batch is not acknowledged. The log reopens itself: try again."""
 
     code = "log_unavailable"
     retryable = True
 
 
 class DamagedError(IcestreamError):
-    """Bytes that were durable are missing or changed. Never skipped, never repaired without being asked."""
+    """Durable bytes are missing or changed. They are never skipped, and repaired only on request."""
 
     code = "damaged"
 
@@ -159,19 +159,19 @@ class ObjectNotFoundError(IcestreamError):
 
 
 class ObjectExistsError(IcestreamError):
-    """The object store has an object of that name already; it was left as it is."""
+    """The object store already has an object of that name, and did not change it."""
 
     code = "object_exists"
 
 
 class DiskFullError(OverloadedError, LogUnavailableError):
-    """The disk of the log is full, or nearly so. Nothing of this call was stored; what was acknowledged is safe."""
+    """The disk of the log is full or almost full. The batch is not stored; acknowledged messages are safe."""
 
     code = "disk_full"
 
 
 class LogLostError(IcestreamError):
-    """The log of a topic that had one is gone. It can be recovered from the cloud and the table."""
+    """A topic's log is missing. It can be recovered from the cloud and the table."""
 
     code = "log_lost"
 
@@ -181,14 +181,14 @@ class DirectoryInUseError(IcestreamError):
 
 
 class ConflictError(IcestreamError):
-    """A compare-and-swap found something else than expected."""
+    """A compare-and-swap found another value than expected."""
 
     code = "conflict"
     retryable = True
 
 
 class SubscriptionBusyError(ConflictError):
-    """The subscription has consumers that stand against this: a second one, another type, another filter."""
+    """The subscription's present consumers exclude this: a second consumer, another type, another filter."""
 
     code = "subscription_busy"
     retryable = False
@@ -202,52 +202,52 @@ class UnavailableError(IcestreamError):
 
 
 class CatalogUnavailableError(UnavailableError):
-    """The Iceberg catalog, or the store of the tables' files, cannot be reached or refuses to work right now."""
+    """The Iceberg catalog or the store of the tables' files cannot be reached, or refuses requests right now."""
 
     code = "catalog_unavailable"
 
 
 class CommitConflictError(ConflictError):
-    """Somebody committed to the table in between. Load the table again and look at its ledger before anything else."""
+    """Another writer committed to the table meanwhile. Load the table again and check its ledger first."""
 
     code = "commit_conflict"
 
 
 class CommitUnknownError(IcestreamError):
-    """A commit whose outcome is not known: keep every file, load the table again and look at its ledger."""
+    """The outcome of a commit is unknown. Keep every file, load the table again and check its ledger."""
 
     code = "commit_unknown"
     retryable = True
 
 
 class IncompatibleTableError(IcestreamError):
-    """A table that belongs to another stream, or cannot hold what the topic holds. It was not written to."""
+    """The table belongs to another stream, or cannot hold the topic's messages. It was not changed."""
 
     code = "incompatible_table"
 
 
 class SnapshotExpiredError(IcestreamError):
-    """A snapshot was removed, with its files, while it was read. Load the table again and read on from the offset."""
+    """A snapshot was expired while it was read. Load the table again and continue from the offset."""
 
     code = "snapshot_expired"
     retryable = True
 
 
 class LedgerMismatchError(IcestreamError):
-    """A commit that does not begin where the table ends. Load the table again and plan from its ledger."""
+    """A commit does not begin where the table ends. Load the table again and plan from its ledger."""
 
     code = "ledger_mismatch"
     retryable = True
 
 
 class ClosedError(IcestreamError):
-    """A call on something that was closed."""
+    """A call on a closed object."""
 
     code = "closed"
 
 
 class DeadlineError(IcestreamError):
-    """Waiting took longer than the caller allowed; the outcome is not known."""
+    """Waiting took longer than the caller allowed. The outcome is unknown."""
 
     code = "deadline"
     retryable = True
@@ -258,7 +258,7 @@ def _subclasses(cls: type[IcestreamError]) -> list[type[IcestreamError]]:
 
 
 def error_from_dict(fields: dict[str, Any]) -> IcestreamError:
-    """The error that `to_dict` described; an unknown code becomes the base class."""
+    """Return the error that `to_dict` described. An unknown code becomes the base class."""
     by_code = {cls.code: cls for cls in _subclasses(IcestreamError)}
     cls = by_code.get(str(fields.get("code")), IcestreamError)
     return cls(

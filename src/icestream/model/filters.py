@@ -1,12 +1,12 @@
-"""Filters: a SQL condition on a message's columns, as text, and applied to batches.
+"""Filters: a SQL condition on a message's columns, applied to batches.
 
-`key = 'a' and attributes['source'] = 'web' and price > 10`. Allowed are comparisons of a column, a struct's field
-(`a.b`) or a map's value (`a['k']`) with a value, `in`, `between`, `like`, `ilike`, `is null`, `is true`, boolean
-columns by themselves, `and`, `or`, `not`.
+Example: `key = 'a' and attributes['source'] = 'web' and price > 10`. A filter may compare a column, a struct's field
+(`a.b`) or a map's value (`a['k']`) with a value, and may use `in`, `between`, `like`, `ilike`, `is null`, `is true`,
+boolean columns, `and`, `or`, `not`.
 
-What it means: SQL's logic, in which a comparison with null is neither true nor false; a message matches when the whole
-is true. A key that a map does not have is null. Texts compared with binary columns are their UTF-8; times are ISO 8601,
-UTC when no zone is given. All is done on whole columns, none of it per message.
+A filter has SQL's logic: a comparison with null is neither true nor false, and a message matches if the whole filter is
+true. A key that a map does not have is null. Text compared with a binary column is its UTF-8. Times are ISO 8601, in
+UTC if no zone is given. Filters work on whole columns, never on single messages.
 """
 
 import re
@@ -23,27 +23,21 @@ from typing import Literal, NamedTuple, Self, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
-import sqlglot
-from sqlglot import exp
-from sqlglot.dialects import Dialect
-from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.tokens import Tokenizer as SqlTokenizer
 
-from icestream.model.errors import InvalidRequestError, TooLargeError
+from icestream.model.errors import InvalidRequestError
 
-# --------------------
-# The parts of a filter: what is asked of which column. Plain data, made by the parser, read by mask and pruning.
+# The parts of a filter, as plain data: the parser makes them; masks and pruning read them
 
 
 @dataclass(frozen=True)
 class Instant:
-    """A moment, of callers that have none in text."""
+    """A time, for callers that do not have it as text."""
 
     time_us: int
 
 
 Value = str | Decimal | bool | bytes | Instant
-"""A number is a `Decimal`, exactly as it was written; times and dates are text until their column is known."""
+"""A number is a `Decimal`, exactly as written. Times and dates are text until their column is known."""
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
 NEGATED: dict[Operator, Operator] = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
@@ -59,7 +53,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Field:
-    """A column, or what is inside it: `a`, `a.b`, `a['k']`."""
+    """A column or a part of it: `a`, `a.b`, `a['k']`."""
 
     column: str
     steps: tuple[str | Lookup, ...] = ()
@@ -86,12 +80,12 @@ class In:
 class Like:
     field: Field
     pattern: str
-    """`%` stands for any text, `_` for one character; a backslash takes that from the next."""
+    """`%` matches any text, `_` one character; a backslash before either makes it an ordinary character."""
     ignore_case: bool = False
 
     @property
     def prefix(self) -> str:
-        """What every match begins with, if case counts."""
+        """The text that every match begins with, if case counts."""
         found, characters = "", iter(self.pattern)
         for character in characters:
             if character in "%_":
@@ -107,7 +101,7 @@ class IsNull:
 
 @dataclass(frozen=True)
 class IsTrue:
-    """A boolean column by itself."""
+    """A boolean column without a comparison."""
 
     field: Field
 
@@ -141,13 +135,9 @@ def fields_of(predicate: Predicate) -> Iterator[Field]:
             yield predicate.field
 
 
-# --------------------
-# What a filter's values are in the type of the column that they are compared with.
-#
-# A value that the column's type cannot hold exactly is not rounded: `n < 10.5` of whole numbers is `n <= 10`, `n =
-# 10.5`
-# is never true, and `n > 9999999999` of 32 bits neither. Only values for floating-point columns become the nearest one.
-
+# Values in the type of the column that they are compared with. A value that the type cannot hold exactly is not
+# rounded: for integers, `n < 10.5` means `n <= 10`, `n = 10.5` is never true, and `n > 9999999999` of 32 bits is
+# never true either. Only a value for a floating-point column becomes the nearest one.
 
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -168,7 +158,7 @@ class Comparison(NamedTuple):
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of `kind` are compared: without dictionaries, views and other wrappings."""
+    """Return the type in which values of `kind` are compared: without dictionaries, views and extension types."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if kinds.is_dictionary(kind):
@@ -181,7 +171,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def comparison_with(operator: Operator, value: Value, kind: pa.DataType, where: str) -> Comparison | bool:
-    """The comparison with a plain type; a truth value if it has the same outcome for all values but null."""
+    """Return the comparison in a plain type, or a bool if the outcome is the same for all values except null."""
     if kinds.is_string(kind) or kinds.is_large_string(kind):
         return Comparison(operator, pa.scalar(_expect(value, str, kind, where), kind))
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
@@ -194,7 +184,7 @@ def comparison_with(operator: Operator, value: Value, kind: pa.DataType, where: 
 
 
 def _nearest(operator: Operator, number: Decimal, kind: pa.DataType) -> Comparison | bool:
-    """A finite number beyond the finite ones of the type is less than infinity, and not equal to it."""
+    """Compare in floating point. A number beyond the type's range is less than infinity, and not equal to it."""
     largest = _LARGEST[kind]
     if abs(number) <= largest:
         return Comparison(operator, pa.scalar(float(number), pa.float64()).cast(kind))
@@ -208,7 +198,7 @@ def _nearest(operator: Operator, number: Decimal, kind: pa.DataType) -> Comparis
 
 
 def _exact(operator: Operator, number: Fraction, kind: pa.DataType) -> Comparison | bool:
-    """`number` counts in the type's smallest steps."""
+    """Compare exactly. `number` counts in the type's smallest steps."""
     lowest, highest = _range(kind)
     if number.denominator == 1 and lowest <= number <= highest:
         return Comparison(operator, _scalar(int(number), kind))
@@ -262,14 +252,14 @@ def _scalar(number: int, kind: pa.DataType) -> pa.Scalar:
 
 
 def _bytes(value: Value, kind: pa.DataType, where: str) -> bytes:
-    """Text stands for its UTF-8."""
+    """Return the bytes of a value; text becomes UTF-8."""
     if isinstance(value, bytes):
         return value
     return str(_expect(value, str, kind, where)).encode()
 
 
 def _seconds(text: str, kind: pa.DataType, where: str) -> Fraction:
-    """Since 1970. A time without a zone is one of UTC."""
+    """Return the seconds since 1970. A time without a zone is in UTC."""
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise _wrong(text, kind, where, _TIME_FORM)
@@ -327,14 +317,15 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises `InvalidRequestError`, which says where, unless the text is a filter."""
-        # Not at the top: the SQL grammar takes long to load, and only those who filter need it.
+        """Parse a filter. Raise `InvalidRequestError` with the wrong part if the text is not a filter."""
+        # Imported here for start-up: sqlglot takes long to load, and only callers with a filter need it.
+        from icestream.model.filter_parser import parse  # noqa: PLC0415
 
         return cls(text, parse(text))
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """The columns it looks at."""
+        """The columns that the filter uses."""
         return frozenset(field.column for field in fields_of(self.predicate))
 
     def check(self, schema: pa.Schema) -> None:
@@ -342,11 +333,11 @@ class Filter:
         self._bound_to(schema)
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Which rows match: true or false for each."""
+        """Return true or false for each row: whether it matches."""
         return self._bound_to(batch.schema)(batch).fill_null(False)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that match; the batch itself when all do."""
+        """Return the rows that match; the batch itself if all do."""
         mask = self.mask(batch)
         return batch if mask.true_count == batch.num_rows else _selected(batch, mask)
 
@@ -354,7 +345,7 @@ class Filter:
         return Filter, (self.text, self.predicate)
 
     def _bound_to(self, schema: pa.Schema) -> Values:
-        """The filter made for a schema. The last one is kept: a stream's batches have the same."""
+        """Return the filter compiled for a schema. The last one is kept: the batches of a stream share their schema."""
         kept: tuple[pa.Schema, Values] | None = vars(self).get("_kept")
         if kept is None or not (kept[0] is schema or kept[0].equals(schema)):
             kept = (schema, _bind(self.predicate, schema))
@@ -365,13 +356,13 @@ class Filter:
 def _selected(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
     try:
         return batch.filter(mask)
-    except pa.ArrowNotImplementedError:  # for columns of views Arrow can only join pieces
+    except pa.ArrowNotImplementedError:  # Arrow cannot filter columns of views
         rows = pc.indices_nonzero(mask).to_pylist()
         return pa.concat_batches([batch.slice(0, 0), *(batch.slice(row, 1) for row in rows)])
 
 
 def field_type(field: Field, schema: pa.Schema) -> pa.DataType:
-    """The type of what a filter looks at; raises `InvalidRequestError` if the schema has no such thing."""
+    """Return the type of a field. Raise `InvalidRequestError` if the schema does not have it."""
     if field.column not in schema.names:
         raise InvalidRequestError(
             f"there is no column {field.column!r}",
@@ -459,7 +450,7 @@ def _like(predicate: Like, schema: pa.Schema) -> Values:
 
 
 def _never(values: Values) -> Values:
-    """Of a column that holds nothing but null."""
+    """Return a result that is null for every row."""
     return lambda batch: pa.nulls(len(values(batch)), pa.bool_())
 
 
@@ -468,7 +459,7 @@ def _unless_null(values: pa.Array, outcome: bool) -> pa.Array:
 
 
 def _plain_values(field: Field, schema: pa.Schema) -> tuple[Values, pa.DataType]:
-    """The values in a type that Arrow compares."""
+    """Return the values in a type that Arrow compares."""
     values, kind = _values(field, schema), field_type(field, schema)
     plain = plain_type(kind)
     if plain.equals(kind):
@@ -508,234 +499,3 @@ def _looked_up(key: Value, kind: pa.MapType, where: str) -> Callable[[pa.Array],
     if isinstance(test, bool):
         return lambda values: pa.nulls(len(values), kind.item_type)
     return lambda values: pc.map_lookup(values, test.scalar, "first")
-
-
-# --------------------
-# The text of a filter, a SQL predicate, as predicates of icestream's own.
-#
-# SQL's grammar is sqlglot's; what is allowed of it is listed here, and everything else is refused with the text it
-# stands
-# in. Nothing of a filter is ever run as code or as SQL. Length, depth and the number of conditions are bounded.
-
-
-MAX_TEXT = 8_192
-MAX_DEPTH = 32
-MAX_CONDITIONS = 1_000
-_MAX_DIGITS = 400
-_SHOWN = 60
-_TOO_DEEP = f"a filter is nested at most {MAX_DEPTH} deep"
-
-_OPERATORS: dict[type[exp.Expr], Operator] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
-_TIMES = {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ}
-
-
-class _Predicates(Dialect):  # type: ignore[misc]  # the library makes its classes in ways that types do not follow
-    """Standard SQL, and bytes as `x'00ff'`."""
-
-    class Tokenizer(SqlTokenizer):
-        HEX_STRINGS = [("x'", "'"), ("X'", "'")]  # noqa: RUF012 - how the library is told
-
-
-def parse(text: str) -> Predicate:
-    if len(text) > MAX_TEXT:
-        raise TooLargeError(f"a filter has at most {MAX_TEXT} characters, not {len(text)}", operation="filter")
-    try:
-        found = sqlglot.parse(text, dialect=_Predicates)
-        if len(found) != 1 or found[0] is None:
-            raise _refused("a filter is one condition", text)
-        predicate = _predicate(found[0], 0)
-        conditions = sum(1 for _ in _conditions(predicate))
-    except ParseError as error:
-        raise _syntax(error, text) from error
-    except RecursionError:
-        raise TooLargeError(_TOO_DEEP, operation="filter") from None
-    except SqlglotError as error:
-        raise _refused("this cannot be read", text) from error
-    if conditions > MAX_CONDITIONS:
-        raise TooLargeError(f"a filter has at most {MAX_CONDITIONS} conditions, not {conditions}", operation="filter")
-    return predicate
-
-
-def _predicate(node: exp.Expr, depth: int) -> Predicate:
-    if depth > MAX_DEPTH:
-        raise TooLargeError(_TOO_DEEP, operation="filter")
-    match node:
-        case exp.Paren():
-            return _predicate(node.this, depth + 1)
-        case exp.And():
-            return And(tuple(_predicate(part, depth + 1) for part in node.flatten()))
-        case exp.Or():
-            return Or(tuple(_predicate(part, depth + 1) for part in node.flatten()))
-        case exp.Not():
-            return Not(_predicate(node.this, depth + 1))
-    return _condition(node)
-
-
-def _condition(node: exp.Expr) -> Predicate:
-    """One that has no others inside."""
-    if (operator := _OPERATORS.get(type(node))) is not None:
-        return _comparison(node, operator)
-    match node:
-        case exp.In() if node.expressions and not node.args.get("unnest"):
-            return In(_field(node.this), tuple(_value(value) for value in node.expressions))
-        case exp.Between() if not node.args.get("symmetric"):
-            field = _field(node.this)
-            low, high = _value(node.args["low"]), _value(node.args["high"])
-            return And((Compare(field, ">=", low), Compare(field, "<=", high)))
-        case exp.Like() | exp.ILike() | exp.Escape():
-            return _parse_like(node)
-        case exp.Is():
-            return _is(node)
-        case exp.Column() | exp.Dot() | exp.Bracket():
-            return IsTrue(_field(node))
-    raise _refused("this is not a condition on a column", node)
-
-
-def _comparison(node: exp.Expr, operator: Operator) -> Predicate:
-    left, right = node.this, node.expression
-    if _is_field(right) and not _is_field(left):
-        return Compare(_field(right), SWAPPED[operator], _value(left))
-    return Compare(_field(left), operator, _value(right))
-
-
-def _parse_like(node: exp.Expr) -> Predicate:
-    escape = None
-    like = node
-    if isinstance(node, exp.Escape):
-        like, escape = node.this, _text(node.expression)
-        if not isinstance(like, exp.Like | exp.ILike) or len(escape) != 1:
-            raise _refused("an escape is one character behind a like", node)
-    found = Like(_field(like.this), _pattern(_text(like.expression), escape), isinstance(like, exp.ILike))
-    return Not(found) if like.args.get("negate") else found
-
-
-def _pattern(text: str, escape: str | None) -> str:
-    """With a backslash as escape, whatever it was; without one a backslash stands for itself."""
-    if escape is None:
-        return text.replace("\\", "\\\\")
-    made, characters = "", iter(text)
-    for character in characters:
-        if character == escape:
-            made += "\\" + next(characters, escape)
-        else:
-            made += "\\\\" if character == "\\" else character
-    return made
-
-
-def _is(node: exp.Expr) -> Predicate:
-    match node.expression:
-        case exp.Null():
-            return IsNull(_field(node.this))
-        case exp.Boolean(this=bool(wanted)):
-            field = _field(node.this)
-            return And((Not(IsNull(field)), Compare(field, "=", wanted)))
-    raise _refused("'is' goes with null, true and false", node)
-
-
-def _is_field(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Column | exp.Dot | exp.Bracket)
-
-
-def _field(node: exp.Expr) -> Field:
-    match node:
-        case exp.Column():
-            names = [part.name for part in node.parts]
-            if all(isinstance(part, exp.Identifier) for part in node.parts):
-                return Field(names[0], tuple(names[1:]))
-        case exp.Dot(this=inner, expression=exp.Identifier() as name):
-            outer = _field(inner)
-            return Field(outer.column, (*outer.steps, name.name))
-        case exp.Bracket(this=inner, expressions=[key]):
-            outer = _field(inner)
-            return Field(outer.column, (*outer.steps, Lookup(_value(key))))
-        case exp.Paren():
-            return _field(node.this)
-        case exp.Func():
-            raise _refused("a filter has no functions", node)
-    raise _refused("this is not a column", node)
-
-
-def _value(node: exp.Expr) -> Value:
-    match node:
-        case exp.Literal(is_string=True):
-            return node.name
-        case exp.Literal():
-            return _number(node)
-        case exp.Neg(this=exp.Literal() as inner) if not inner.is_string:
-            return -_number(inner)
-        case exp.Boolean():
-            return bool(node.this)
-        case exp.HexString():
-            return _bytes_literal(node)
-        case exp.Paren():
-            return _value(node.this)
-        case exp.Cast(this=exp.Literal(is_string=True) as inner) if node.to.this in _TIMES:
-            return inner.name
-        case exp.Null():
-            raise _refused("nothing is equal to null", node, "ask with 'is null' or 'is not null'")
-        case exp.Column() | exp.Dot() | exp.Bracket():
-            raise _refused(
-                "a column is compared with a value, and this is a column", node, "put texts between single quotes"
-            )
-    raise _refused("this is not a value", node)
-
-
-def _number(node: exp.Literal) -> Decimal:
-    try:
-        number = Decimal(node.name)
-    except ArithmeticError:
-        raise _refused("this is not a number", node) from None
-    if not number.is_finite() or abs(number.adjusted()) > _MAX_DIGITS or len(number.as_tuple().digits) > _MAX_DIGITS:
-        raise _refused("the number is too long", node)
-    return number
-
-
-def _bytes_literal(node: exp.HexString) -> bytes:
-    if not re.fullmatch(r"([0-9a-fA-F]{2})*", node.name):
-        raise _refused("these are no bytes in hexadecimal", node)
-    return bytes.fromhex(node.name)
-
-
-def _text(node: exp.Expr) -> str:
-    found = _value(node)
-    if not isinstance(found, str):
-        raise _refused("this is not a text", node)
-    return found
-
-
-def _conditions(predicate: Predicate) -> Iterator[object]:
-    match predicate:
-        case And(parts) | Or(parts):
-            for part in parts:
-                yield from _conditions(part)
-        case Not(part):
-            yield from _conditions(part)
-        case In():
-            yield from predicate.values
-        case _:
-            yield predicate
-
-
-def _syntax(error: ParseError, text: str) -> InvalidRequestError:
-    for found in error.errors:
-        if (column := found.get("col")) is not None:
-            near = str(found.get("highlight") or "")[:_SHOWN]
-            return _refused(f"wrong at character {column}, near {near!r}", text)
-    return _refused("this cannot be read", text)
-
-
-def _refused(problem: str, where: exp.Expr | str, remedy: str = "") -> InvalidRequestError:
-    text = where if isinstance(where, str) else where.sql()
-    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-    return InvalidRequestError(
-        f"{problem}: {shown}",
-        operation="filter",
-        remedy=remedy or "a filter is a SQL condition such as key = 'a' and attributes['source'] = 'web'",
-    )

@@ -1,4 +1,14 @@
-"""The bytes of a frame. `docs/formats/wal.md` has the drawing."""
+"""The bytes of a frame. `docs/formats/wal.md` shows them.
+
+Decoding has three outcomes: `Complete`, `Incomplete` (more bytes are needed to decide) and `Corrupt`. Recovery decides
+whether an incomplete or corrupt frame is a torn tail or damage.
+
+There are two checksums: the header holds the body's, and the header's own covers it. So the body is hashed before the
+log's lock is taken, and only the few bytes of the header under it.
+
+The header's checksum is seeded with a secret of the stream, the segment and the position. So a frame is sound only at
+the position where it was written: a copy of log bytes inside a message is never taken for a frame.
+"""
 
 import struct
 from collections.abc import Iterator
@@ -7,21 +17,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import xxhash
 
 from icestream.model.frames import Frame
-
-# --------------------
-# The bytes of a frame. `docs/formats/wal.md` has the drawing.
-#
-# Decoding has three outcomes: `Complete`, `Incomplete` (more bytes are needed to tell) and `Corrupt`. What an
-# incomplete
-# or corrupt frame means, a torn tail or damage, is for recovery to judge; here bytes are only told apart.
-#
-# Two checksums make one: the body's stands in the header, and the header's covers it. So the body is checked and hashed
-# before the log is locked, and only the few bytes of the header afterwards.
-#
-# The header's checksum is seeded with a secret of the stream, the segment and the position, so that a frame is
-# sound only
-# where it was written: copies of log bytes inside a message's payload are never taken for frames.
-
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -39,7 +34,7 @@ _SEED = struct.Struct("<QQ")
 
 
 class Payload(NamedTuple):
-    """What a producer brings, hashed and ready to be given its place in the log."""
+    """A batch from a producer, hashed and ready for the log."""
 
     producer: bytes
     sequence: int
@@ -82,7 +77,7 @@ Decoded: TypeAlias = Complete | Incomplete | Corrupt
 
 
 def segment_seed(salt: int, base_offset: int) -> int:
-    """What the headers in a segment are seeded with, each with its position added."""
+    """Return the seed of a segment. A header's seed is this plus its position."""
     return xxhash.xxh3_64_intdigest(_SEED.pack(salt, base_offset))
 
 
@@ -93,7 +88,7 @@ def padded(length: int) -> int:
 def prepare(
     body: Any, *, message_count: int, encoding: int, schema_id: int = 0, producer: str = "", sequence: int = 0
 ) -> Payload:
-    """Hash what a producer sent; `body` is anything with the buffer protocol."""
+    """Hash a batch. `body` is any object with the buffer protocol."""
     name, view = producer.encode(), memoryview(body)
     frame_bytes = HEADER_BYTES + padded(len(name)) + padded(len(view))
     return Payload(name, sequence, message_count, encoding, schema_id, view, _hash(name, view), frame_bytes)
@@ -102,7 +97,7 @@ def prepare(
 def encode(
     payload: Payload, base_offset: int, publish_time_us: int, *, epoch: int, synced_position: int, seed: int
 ) -> list[Bytes]:
-    """The frame as buffers to be written one behind the other; the body among them is not copied."""
+    """Return the frame as buffers to write one after the other. The body is not copied."""
     fields = _FIELDS.pack(
         MAGIC,
         VERSION,
@@ -134,9 +129,9 @@ def encode(
 
 
 def decode(buffer: memoryview, start: int, seed: int) -> Decoded:
-    """The frame at `start`. `end` and `needed` of the outcome count from the buffer's beginning and from `start`.
+    """Decode the frame at `start`. `seed` is that of its position in the segment.
 
-    `seed` is that of the frame's position in its segment.
+    The outcome's `end` counts from the beginning of the buffer, its `needed` from `start`.
     """
     available = len(buffer) - start
     if available < HEADER_BYTES:
@@ -186,7 +181,7 @@ def decode(buffer: memoryview, start: int, seed: int) -> Decoded:
 
 
 def decode_header(buffer: memoryview, start: int, seed: int) -> tuple[int, int] | None:
-    """Base offset and synced position of a sound header at `start`, whatever became of its body."""
+    """Return base offset and synced position of a sound header at `start`, without checking its body."""
     if len(buffer) - start < HEADER_BYTES:
         return None
     fields = buffer[start : start + _FIELDS.size]
@@ -200,23 +195,21 @@ def _hash(producer: bytes, body: Bytes) -> int:
     return xxhash.xxh3_64_intdigest(body, seed=xxhash.xxh3_64_intdigest(producer))
 
 
-# --------------------
-# Walking over frames that lie one behind the other, in a segment or in a cloud object.
-
+# Scanning consecutive frames, in a segment or in a cloud object
 
 _READ_BYTES = 1 << 20
 
 
 class Readable(Protocol):
     def read(self, length: int, position: int, /) -> Bytes:
-        """Fewer bytes only where the file ends."""
+        """Return `length` bytes; fewer only at the end of the file."""
 
 
 class Scan:
-    """Walks a file's frames from a position on, with bounded memory; `stop` says why it ended, and `position` where.
+    """Scans a file's frames from a position on, with bounded memory. `stop` says why it ended, and `position` where.
 
-    `stop` is None when the limit was reached exactly, else the undecodable outcome at `position`. With `one_read` it
-    also ends, without a stop, when a frame was found and the next one would need another read.
+    `stop` is None if the limit was reached exactly, else the undecodable outcome at `position`. With `one_read` it
+    also ends, without a stop, after at least one frame when the next one would need another read.
     """
 
     def __init__(
@@ -238,7 +231,7 @@ class Scan:
         self.stop: Decoded | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Complete]]:
-        """Each frame with its position. Bodies are slices of the buffer that was read."""
+        """Yield each frame with its position. Bodies are slices of the buffer that was read."""
         buffer, start = memoryview(b""), self.position
         while self.position < self._limit:
             seed = self._seed + self.position
@@ -249,7 +242,7 @@ class Scan:
                 buffer, start = self._read(outcome.needed), self.position
                 outcome = decode(buffer, 0, seed)
                 if isinstance(outcome, Incomplete) and outcome.needed <= self._limit - self.position:
-                    buffer = self._read(outcome.needed)  # the header has told how long the frame is
+                    buffer = self._read(outcome.needed)  # the header has the length of the frame
                     outcome = decode(buffer, 0, seed)
             if not isinstance(outcome, Complete):
                 self.stop = outcome

@@ -1,4 +1,4 @@
-"""A frame: one published batch with all that the log knows about it."""
+"""A frame: one published batch, with the fields that the log adds."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ MESSAGES_SCHEMA_ID = 0
 
 
 class Frame(NamedTuple):
-    """The header's fields and the undecoded body, which is a slice of a larger buffer, never a copy."""
+    """The header's fields and the undecoded body, a slice of a larger buffer."""
 
     base_offset: int
     message_count: int

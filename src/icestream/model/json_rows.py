@@ -1,8 +1,8 @@
-"""Rows of any columns as what JSON can say, made column by column.
+"""Rows as JSON, made column by column.
 
-Bytes are text where they are UTF-8, else base64 under `name_base64`, in columns and in the fields of structs alike. A
-list or map of bytes is text if all of it is, else all its bytes are base64. Times are RFC 3339 with all their digits;
-NaN and infinities, which JSON does not have, are null.
+Bytes are text if they are UTF-8, else base64 under `name_base64`, in columns and in fields of structs. A list or map of
+bytes is text if all of it is UTF-8, else all its bytes are base64. Times are RFC 3339 with all their digits. NaN and
+infinities, which JSON does not have, are null.
 """
 
 import base64
@@ -24,7 +24,7 @@ def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def text_or_base64(name: str, value: bytes | None) -> tuple[str, str | None]:
-    """The value as text under its name if it is UTF-8, else as base64 under `name_base64`."""
+    """Return the value as text under its name if it is UTF-8, else as base64 under `name_base64`."""
     if value is None:
         return name, None
     try:
@@ -38,7 +38,7 @@ def _row(names: list[str], values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _named(name: str, value: Any) -> tuple[str, Any]:
-    """A field as JSON has it. Its name speaks for all bytes in it but those in structs, whose fields have names."""
+    """Return a field's name and JSON value. The name covers all bytes in it, except those in structs."""
     try:
         return name, _plain(value, bytes.decode)
     except UnicodeDecodeError:
@@ -59,7 +59,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _time_text(value: int | None, kind: pa.DataType) -> str | None:
-    """RFC 3339; the finest unit's digits are kept, which Python's own times cannot do."""
+    """Return a time as RFC 3339 with all digits of its unit, which Python's own times do not have."""
     if value is None:
         return None
     per_second = _PER_SECOND[kind.unit]
@@ -73,7 +73,7 @@ def _time_text(value: int | None, kind: pa.DataType) -> str | None:
 
 
 def _plain(value: Any, text_of: Callable[[bytes], str]) -> Any:
-    """A value as JSON can say it."""
+    """Return a value as JSON has it."""
     match value:
         case None | bool() | int() | str():
             return value

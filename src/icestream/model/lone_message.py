@@ -1,12 +1,12 @@
 """A batch of one ordinary message, as plain bytes.
 
-Producers that do not batch make a frame of every message. Arrow's framing costs more than such a message itself, to
-write, to keep and above all to read again, so its body is:
+A producer that does not batch makes a frame of every message. Arrow's framing of such a message costs more than the
+message itself, to write, to keep and above all to read. So its body is::
 
     key length: u32 | attributes length: u32 | key | attributes | payload
 
-little-endian, the length 0xFFFFFFFF standing for null; the payload is the rest. Attributes are, behind each other,
-name and value of each pair, each as a length (u32) and UTF-8.
+Numbers are little-endian; the length 0xFFFFFFFF means null; the payload is the rest. Attributes are pairs of name and
+value, one after the other, each as a length (u32) and UTF-8.
 """
 
 import struct
@@ -23,10 +23,11 @@ _LENGTH = struct.Struct("<I")
 _SPAN = struct.Struct("<ii")
 _NULL = 0xFFFFFFFF
 _NOTHING = _HEAD.pack(_NULL, _NULL)
+_KEY, _ATTRIBUTES, _PAYLOAD = range(3)  # the columns of `MESSAGE_SCHEMA`
 
 
 class SingleMessage:
-    """A message that came as its body; it stands where a batch does."""
+    """A message that arrived as its body. It takes the place of a batch."""
 
     __slots__ = ("body",)
     num_rows = 1
@@ -36,12 +37,12 @@ class SingleMessage:
 
     @property
     def nbytes(self) -> int:
-        """Without what the body itself needs."""
+        """The size without the body's own header."""
         return len(self.body) - _HEAD.size
 
 
 def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str, str]] | None) -> bytes:
-    """The body for one message."""
+    """Return the body for one message."""
     if key is None and pairs is None:
         return b"".join((_NOTHING, payload))
     tail = None if pairs is None else b"".join(_text(text) for pair in pairs for text in pair)
@@ -50,22 +51,22 @@ def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str,
 
 
 def check_single(body: bytes) -> None:
-    """Raise ValueError unless this is what `encode_message` makes of a small message."""
+    """Raise ValueError unless this is the body of a small message, as `encode_message` makes it."""
     if len(body) > MAX_SINGLE_BYTES:
-        raise ValueError(f"it has {len(body)} bytes; more than {MAX_SINGLE_BYTES} travel as a batch")
+        raise ValueError(f"it has {len(body)} bytes; a message of more than {MAX_SINGLE_BYTES} must be a batch")
     if body[: _HEAD.size] != _NOTHING:
         _fields(body)
 
 
 def encode_single(batch: pa.RecordBatch) -> bytes | None:
-    """The body for a batch of one message of `MESSAGE_SCHEMA`; None when it must be looked at, and kept, as Arrow.
+    """Return the body for a batch of one message of `MESSAGE_SCHEMA`; None if it must be checked and kept as Arrow.
 
-    Nothing of the batch was checked before, so nothing in it is trusted.
+    The batch was not checked before, so nothing in it is trusted.
     """
-    payload = _only_value(batch.column(2))
-    if payload is None or not _is_null(batch.column(1)):
+    payload = _only_value(batch.column(_PAYLOAD))
+    if payload is None or not _is_null(batch.column(_ATTRIBUTES)):
         return None
-    keys = batch.column(0)
+    keys = batch.column(_KEY)
     if _is_null(keys):
         return b"".join((_NOTHING, payload))
     key = _only_value(keys)
@@ -73,7 +74,7 @@ def encode_single(batch: pa.RecordBatch) -> bytes | None:
 
 
 def encode_checked_single(batch: pa.RecordBatch) -> bytes | None:
-    """The same for a batch that was checked in full; None if it has what only Arrow can say: attributes of no value."""
+    """Return the body for a batch that was checked in full; None if an attribute is null, which only Arrow can hold."""
     keys, attributes, payloads = batch.columns
     pairs = attributes[0].as_py()
     if pairs is not None and any(value is None for _, value in pairs):
@@ -82,7 +83,7 @@ def encode_checked_single(batch: pa.RecordBatch) -> bytes | None:
 
 
 def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of many bodies; raises ValueError for one that is not what `encode_single` makes."""
+    """Return one batch of many bodies. Raise ValueError for a body that `encode_single` cannot have made."""
     keys: list[Any] = []
     attributes: list[Any] = []
     payloads: list[Any] = []
@@ -97,45 +98,47 @@ def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     count = len(bodies)
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(keys, schema[0].type) if any_key else pa.nulls(count, schema[0].type),
-            pa.array(attributes, schema[1].type) if any_attributes else pa.nulls(count, schema[1].type),
-            pa.array(payloads, schema[2].type),
+            pa.array(keys, schema[_KEY].type) if any_key else pa.nulls(count, schema[_KEY].type),
+            pa.array(attributes, schema[_ATTRIBUTES].type)
+            if any_attributes
+            else pa.nulls(count, schema[_ATTRIBUTES].type),
+            pa.array(payloads, schema[_PAYLOAD].type),
         ],
         schema=schema,
     )
 
 
 def _fields(body: Any) -> tuple[Any, list[tuple[str, str]] | None, Any]:
-    """Key, attributes and payload."""
+    """Return key, attributes and payload."""
     key_length, attributes_length = _HEAD.unpack_from(body)
-    place = _HEAD.size
+    position = _HEAD.size
     key = pairs = None
     if key_length != _NULL:
-        key = body[place : place + key_length]
-        place += key_length
+        key = body[position : position + key_length]
+        position += key_length
     if attributes_length != _NULL:
-        pairs = list(_pairs(body, place, place + attributes_length))
-        place += attributes_length
-    if place > len(body):
+        pairs = list(_pairs(body, position, position + attributes_length))
+        position += attributes_length
+    if position > len(body):
         raise ValueError(f"the lengths in a body of {len(body)} bytes exceed it")
-    return key, pairs, body[place:]
+    return key, pairs, body[position:]
 
 
 def _is_null(column: pa.Array) -> bool:
-    """Whether the only value is null, by the bitmap and not by what the sender says of it."""
-    validity, place = column.buffers()[0], column.offset
-    return validity is not None and place // 8 < validity.size and not validity[place // 8] >> place % 8 & 1
+    """Return whether the only value is null, by the bitmap and not by the null count that the sender gives."""
+    validity, row = column.buffers()[0], column.offset
+    return validity is not None and row // 8 < validity.size and not validity[row // 8] >> row % 8 & 1
 
 
 def _only_value(column: pa.Array) -> memoryview | None:
-    """The only value of a binary column; None if it is null or not as Arrow wants it."""
+    """Return the only value of a binary column; None if it is null or not valid Arrow."""
     validity, offsets, data = column.buffers()
-    place = column.offset
-    if offsets is None or offsets.size < place * _LENGTH.size + _SPAN.size:
+    row = column.offset
+    if offsets is None or offsets.size < row * _LENGTH.size + _SPAN.size:
         return None
-    if validity is not None and (place // 8 >= validity.size or not validity[place // 8] >> place % 8 & 1):
+    if validity is not None and (row // 8 >= validity.size or not validity[row // 8] >> row % 8 & 1):
         return None
-    start, end = _SPAN.unpack_from(offsets, place * _LENGTH.size)
+    start, end = _SPAN.unpack_from(offsets, row * _LENGTH.size)
     size = data.size if data is not None else 0
     if not 0 <= start <= end <= size or end - start > MAX_SINGLE_BYTES:
         return None
@@ -147,16 +150,16 @@ def _text(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _pairs(body: Any, place: int, end: int) -> Any:
+def _pairs(body: Any, position: int, end: int) -> Any:
     if end > len(body):
         raise ValueError(f"attributes that end at {end} in a body of {len(body)} bytes")
-    while place < end:
+    while position < end:
         pair = []
         for _ in range(2):
-            (length,) = _LENGTH.unpack_from(body, place)
-            place += _LENGTH.size
-            pair.append(bytes(body[place : place + length]).decode())
-            place += length
-        if place > end:
+            (length,) = _LENGTH.unpack_from(body, position)
+            position += _LENGTH.size
+            pair.append(bytes(body[position : position + length]).decode())
+            position += length
+        if position > end:
             raise ValueError("an attribute is longer than the attributes")
         yield tuple(pair)

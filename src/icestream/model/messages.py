@@ -1,10 +1,10 @@
-"""What a message is, as Arrow, and how a batch of messages becomes the body of a frame.
+"""Messages as Arrow, and batches of messages as bodies of frames.
 
 Published batches have the columns of `MESSAGE_SCHEMA`, or those of the topic's own Arrow schema. Readers get the same
-columns behind the envelope that the log adds: offset, publish time, producer, sequence. In topics with their own schema
-the envelope's names begin with `_`, and `check_topic_schema` refuses columns of those names, so they cannot collide.
+columns after the envelope that the log adds: offset, publish time, producer, sequence. In topics with their own schema
+the envelope's names begin with `_`; `check_topic_schema` refuses columns with those names.
 
-Only this module opens bodies: everything between a producer and a reader moves them as opaque bytes.
+Only this module decodes bodies. All code between a producer and a reader moves them as opaque bytes.
 """
 
 import base64
@@ -31,13 +31,9 @@ from icestream.model.lone_message import (
 )
 from icestream.model.offsets import Range
 
-# --------------------
-# Times that a table cannot hold.
-#
-# A table's timestamps are microseconds and its dates days of 32 bits, so a time in seconds or milliseconds can lie far
-# outside what they reach. Such a value is refused when it is published: in the log it would be in the way of everything
-# behind it.
-
+# Times that a table cannot hold. A table's timestamps count microseconds, and its dates are days of 32 bits, so a time
+# in seconds or milliseconds can be out of their range. Such a value is refused when it is published: in the log it
+# would block every message after it.
 
 _MAX_INT64 = 2**63 - 1
 _MILLIS_PER_DAY = 86_400_000
@@ -50,7 +46,7 @@ _LIMITS = {
 
 
 def check_times(batch: pa.RecordBatch) -> None:
-    """Raise if a time in the batch, in whatever depth, is beyond what a table holds. Other columns cost nothing."""
+    """Raise if a time in the batch, at any depth, is out of a table's range. Other columns cost nothing."""
     for index, field in enumerate(batch.schema):
         if not _has_limit(field.type):
             continue
@@ -75,7 +71,7 @@ def _has_limit(kind: pa.DataType) -> bool:
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """The arrays of limited times inside one."""
+    """Yield the arrays of limited times in an array."""
     kind = array.type
     if not _has_limit(kind):
         return
@@ -103,7 +99,7 @@ def _check(values: pa.Array, column: str) -> None:
     for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
         if bound is not None and abs(bound) > limit:
             raise InvalidMessageError(
-                f"column {column!r} has a {values.type} of {bound}; the furthest that a table holds is {limit}",
+                f"column {column!r} has a {values.type} of {bound}; a table holds at most {limit}",
                 operation="publish",
                 remedy="send null where there is no time",
             )
@@ -157,7 +153,7 @@ STREAM_SCHEMA = pa.schema([*ENVELOPE, *MESSAGE_SCHEMA])
 """What a reader of an ordinary topic gets."""
 
 MAX_BATCH_MESSAGES = 1_000_000
-"""Bounds what a batch of a few bytes can claim: a column of nulls needs no bytes at all."""
+"""A bound for the rows of a small batch: a column of nulls needs no bytes."""
 
 JOIN_BYTES = 256 * 1024
 """Small frames are joined for readers up to about this size."""
@@ -169,7 +165,7 @@ class Encoding(IntEnum):
     """The tag of a frame's body."""
 
     LOST = 0
-    """Nothing: the messages that stood here were damaged and given up by a repair."""
+    """No body: a repair gave up the damaged messages of this frame."""
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
     SINGLE = 2
@@ -177,14 +173,14 @@ class Encoding(IntEnum):
 
 
 def stream_schema(body_schema: pa.Schema) -> pa.Schema:
-    """The schema that a reader gets of a topic whose published batches have `body_schema`."""
+    """Return the schema that readers get of a topic whose published batches have `body_schema`."""
     if body_schema is MESSAGE_SCHEMA or body_schema.equals(MESSAGE_SCHEMA):
         return STREAM_SCHEMA
     return pa.schema([*(field.with_name(f"_{field.name}") for field in ENVELOPE), *body_schema])
 
 
 def check_topic_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` itself, if a topic can have it; its metadata is dropped."""
+    """Return `schema` without its metadata. Raise if a topic cannot have it."""
     try:
         names = schema.names
     except UnicodeDecodeError as error:
@@ -194,17 +190,17 @@ def check_topic_schema(schema: pa.Schema) -> pa.Schema:
     reserved = {f"_{field.name}" for field in ENVELOPE}
     if taken := sorted(reserved.intersection(names)):
         raise InvalidRequestError(
-            f"columns {', '.join(taken)} are icestream's own", operation="topic schema", remedy="rename them"
+            f"columns {', '.join(taken)} are reserved", operation="topic schema", remedy="rename them"
         )
     if len(set(names)) != len(names):
         raise InvalidRequestError("two columns have the same name", operation="topic schema", remedy="rename one")
     for field in schema:
         if _has_dictionary(field.type):
-            # A frame holds one record batch alone; Arrow keeps dictionaries beside it.
+            # A frame holds one record batch; Arrow sends dictionaries separately.
             raise InvalidRequestError(
                 f"column {field.name!r} is dictionary-encoded",
                 operation="topic schema",
-                remedy="give it the type of its values: the table encodes repeated values by itself",
+                remedy="use the type of its values; the table encodes repeated values by itself",
             )
     return schema.remove_metadata()
 
@@ -221,24 +217,24 @@ def message_batch(
     keys: Sequence[bytes | None] | None = None,
     attributes: Sequence[Any] | None = None,
 ) -> pa.RecordBatch:
-    """A batch of `MESSAGE_SCHEMA` from columns of Python values; `None` stands for a column without any value."""
+    """Return a batch of `MESSAGE_SCHEMA` from columns of Python values. `None` is a column of nulls."""
     count = len(payloads)
-    fields = MESSAGE_SCHEMA
+    key, pairs, payload = MESSAGE_SCHEMA
     return pa.RecordBatch.from_arrays(
         [
-            pa.nulls(count, fields[0].type) if keys is None else pa.array(keys, fields[0].type),
-            pa.nulls(count, fields[1].type) if attributes is None else pa.array(attributes, fields[1].type),
-            pa.array(payloads, fields[2].type),
+            pa.nulls(count, key.type) if keys is None else pa.array(keys, key.type),
+            pa.nulls(count, pairs.type) if attributes is None else pa.array(attributes, pairs.type),
+            pa.array(payloads, payload.type),
         ],
-        schema=fields,
+        schema=MESSAGE_SCHEMA,
     )
 
 
 def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
-    """Raise unless `batch` is sound Arrow of `schema`, with no null where none may be and no time that no table holds.
+    """Raise unless `batch` is valid Arrow of `schema`, without forbidden nulls and times that no table holds.
 
-    Arrow's readers trust offsets and lengths inside a batch, so one made by a hostile or broken client is checked in
-    full before anything looks into it.
+    Arrow's readers trust offsets and lengths in a batch. So a batch from a client, which may be hostile or broken, is
+    checked completely before anything reads it.
     """
     if not batch.schema.equals(schema):
         raise InvalidMessageError(
@@ -257,7 +253,7 @@ def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
 
 
 def check_message_sizes(batch: pa.RecordBatch | SingleMessage, max_message_bytes: int) -> None:
-    """Raise if one message is larger than allowed; row by row only when the columns' maxima leave a doubt."""
+    """Raise if one message is too large. Rows are checked one by one only if the columns' maxima do not decide it."""
     if isinstance(batch, SingleMessage):
         sizes = iter([batch.nbytes])
     elif sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
@@ -274,7 +270,7 @@ def check_message_sizes(batch: pa.RecordBatch | SingleMessage, max_message_bytes
 
 
 def _largest_value(column: pa.Array) -> int:
-    """The bytes of the column's largest value, or more."""
+    """Return an upper bound of the bytes of the column's largest value."""
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         return (pc.max(pc.binary_length(column)).as_py() or 0) + _OFFSET_BYTES
     if pa.types.is_primitive(column.type):
@@ -283,9 +279,9 @@ def _largest_value(column: pa.Array) -> int:
 
 
 def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -> tuple[int, Any]:
-    """`check_batch`, and the body of the batch's frame with its encoding.
+    """Check a batch as `check_batch` does. Return the encoding and the body of its frame.
 
-    A single small message takes a shorter way to the same end, and one that came as its body the shortest.
+    A single small message takes a shorter path with the same result; one that arrived as its body, the shortest.
     """
     if isinstance(batch, SingleMessage):
         _check_single(batch, schema)
@@ -304,16 +300,16 @@ def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -
 def _check_single(message: SingleMessage, schema: pa.Schema) -> None:
     if not schema.equals(MESSAGE_SCHEMA):
         raise InvalidMessageError(
-            f"a message without a batch has no columns, the topic has ({_describe(schema)})", operation="publish"
+            f"the message is not a batch, and the topic has columns ({_describe(schema)})", operation="publish"
         )
     try:
         check_single(message.body)
     except (ValueError, struct.error) as error:
-        raise InvalidMessageError(f"the message's body is not sound: {error}", operation="publish") from error
+        raise InvalidMessageError(f"the message's body is not valid: {error}", operation="publish") from error
 
 
 def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
-    """The published batch of one frame."""
+    """Return the published batch of one frame."""
     if frame.encoding == Encoding.SINGLE:
         return _decode_singles([frame], schema)
     if frame.encoding != Encoding.ARROW_IPC:
@@ -349,10 +345,10 @@ def _decode_singles(frames: list[Frame], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) -> Iterator[pa.RecordBatch]:
-    """Frames in offset order, as readers see them: envelope and published columns.
+    """Yield the batches of frames in offset order, as readers get them: envelope and published columns.
 
-    A large frame becomes a batch of its own without a copy; a run of small ones is joined into one batch. Messages that
-    a repair gave up are passed over.
+    A large frame becomes one batch without a copy. Consecutive small frames are joined into one batch. Messages that a
+    repair gave up are skipped.
     """
     run: list[Frame] = []
     run_bytes = 0
@@ -400,7 +396,7 @@ def _join(frames: list[Frame], schemas: Mapping[int, pa.Schema]) -> pa.RecordBat
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly the columns of another version of its schema: what it lacks is null."""
+    """Return the batch with the columns of another version of its schema. Missing columns are null."""
     if batch.schema.equals(schema):
         return batch
     names = set(batch.schema.names)
@@ -411,7 +407,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _spread(values: pa.Array, counts: list[int]) -> pa.Array:
-    """Each value as often as its count says."""
+    """Repeat each value as often as its count says."""
     if len(counts) == 1:
         return pa.repeat(values[0], counts[0])
     if max(counts) == 1:
@@ -458,7 +454,7 @@ def slice_from(batch: pa.RecordBatch, start: int, end: int | None = None) -> pa.
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if last - first == count - 1:
         low, high = max(0, start - first), count if end is None else min(count, end - first)
-    else:  # a filter, or a repair of the log, has left gaps
+    else:  # a filter or a repair of the log has left gaps
         low = int(pc.sum(pc.less(offsets, start)).as_py())
         high = count if end is None else int(pc.sum(pc.less(offsets, end)).as_py())
     return batch if low == 0 and high == batch.num_rows else batch.slice(low, max(0, high - low))
@@ -471,14 +467,12 @@ def _describe(schema: pa.Schema) -> str:
         return "names that are not UTF-8"
 
 
-# --------------------
-# One message as a Python object, for people who do not want Arrow.
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Message:
+    """One message as a Python object, for users who do not want Arrow."""
+
     __slots__ = (
         "_attributes",
         "key",
@@ -508,7 +502,7 @@ class Message:
         self.key = key
         self.payload = payload
         self.redelivery_count = redelivery_count
-        """How often a subscription has delivered it before; 0 for readers without a subscription."""
+        """How often a subscription has delivered it before; 0 without a subscription."""
         self._attributes = attributes
 
     @property
@@ -524,7 +518,7 @@ class Message:
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The messages of a reader's or a subscription's batch, made column by column."""
+    """Return the messages of a reader's or a subscription's batch, made column by column."""
     offsets, times, producers, sequences, keys, attributes, payloads, *redelivery_counts = batch.columns
     nothing = [None] * batch.num_rows
     return map(
@@ -540,8 +534,7 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
     )
 
 
-# --------------------
-# An Arrow schema as text: base64 of its serialized form, as it stands in records, on the wire and in tables.
+# An Arrow schema as text: base64 of its serialized form, as in records, on the wire and in tables
 
 
 def encode_schema(schema: pa.Schema) -> str:

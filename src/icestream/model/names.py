@@ -1,4 +1,4 @@
-"""Names, validated once and safe as a path, a table identifier and a metadata key.
+"""Names, validated once, and safe as a path, a table identifier and a metadata key.
 
 A topic is `namespace/name`. Both parts are 1 to 100 ASCII letters, digits, `_`, `-` or `.`, and begin with a letter,
 a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a dot file. A topic's name does not end in
@@ -17,7 +17,7 @@ MAX_PRODUCER_LENGTH = 200
 COPY_SUFFIX = "__parquet"
 
 _PART = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{MAX_PART_LENGTH - 1}}}", re.ASCII)
-# Good anywhere: a topic may begin with `_`, but tenants of that kind are reserved.
+# What errors recommend: a topic may begin with `_`, but such tenants are reserved.
 _ALLOWED = f"1 to {MAX_PART_LENGTH} of A-Z a-z 0-9 _ - . and begin with a letter or a digit"
 
 
@@ -30,7 +30,7 @@ class TopicName(NamedTuple):
 
     @classmethod
     def parse(cls, text: "str | TopicName") -> Self:
-        """`namespace/name`, or a bare `name` in the default namespace."""
+        """Parse `namespace/name`, or a bare `name` in the default namespace."""
         if isinstance(text, TopicName):
             return cls(*text)
         if not isinstance(text, str):
@@ -47,10 +47,10 @@ def _parts(text: str) -> tuple[str, str]:
         check_part(part, what=f"topic {what}", whole=text)
     if name.endswith(COPY_SUFFIX):
         raise InvalidNameError(
-            f"{_shorten(text)!r} is the name of a table of plain Parquet files, not of a topic",
+            f"{_shorten(text)!r} is a table of plain Parquet files, not a topic",
             operation="name",
-            remedy=f"name the topic itself, without {COPY_SUFFIX}: maintenance leaves these files as they are, for who "
-            "reads them sees every file in their folder, and all else is done with the topic",
+            remedy=f"name the topic itself, without {COPY_SUFFIX}; commands for the topic also cover these files, and "
+            "maintenance does not change them",
         )
     return namespace, name
 
@@ -71,7 +71,7 @@ def copied(table: TopicName) -> TopicName:
 
 
 def check_part(part: str, *, what: str, whole: str = "") -> str:
-    """`part` itself, if it is a legal namespace, topic or subscription name."""
+    """Return `part` if it is a valid namespace, topic or subscription name; raise if not."""
     if not _PART.fullmatch(part):
         shown = _shorten(whole or part)
         raise InvalidNameError(
@@ -83,7 +83,7 @@ def check_part(part: str, *, what: str, whole: str = "") -> str:
 
 
 def check_producer(name: str) -> str:
-    """`name` itself, if it can name a producer: printable, 1 to 200 bytes of UTF-8."""
+    """Return `name` if it can name a producer (printable, 1 to 200 bytes of UTF-8); raise if not."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -22,15 +22,15 @@ _NAME = re.compile(r"(?!\s)[^\x00-\x1f\x7f]{1,255}(?<!\s)")
 
 
 class StartPosition(NamedTuple):
-    """`earliest`, `latest`, an offset, the first message published at or after a time, or behind a state of the table.
+    """`earliest`, `latest`, an offset, the first message published at or after a time, or the end of a table snapshot.
 
-    `snapshot` and `tag` mean the first message that the snapshot does not hold: who has processed that state of
-    the table goes on with what came after.
+    `snapshot` and `tag` mean the first message that the snapshot does not hold: a reader that has processed that state
+    of the table continues after it.
     """
 
     kind: str
     value: Any = 0
-    """An offset, microseconds since 1970, a snapshot's id, a tag's name; 0 where the kind says everything."""
+    """An offset, microseconds since 1970, a snapshot's id, or a tag's name; 0 for `earliest` and `latest`."""
 
     @classmethod
     def earliest(cls) -> Self:
@@ -62,7 +62,7 @@ class StartPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """What people write: one of `FORMS`. A time without a zone is UTC."""
+        """Parse the text of a start position: one of `FORMS`. A time without a zone is UTC."""
         if text in {"earliest", "latest"}:
             return cls(text)
         if _OFFSET.fullmatch(text):
@@ -82,7 +82,7 @@ class StartPosition(NamedTuple):
             ) from None
 
     def __str__(self) -> str:
-        """As `parse` takes it."""
+        """Return the text that `parse` reads."""
         match self.kind:
             case "offset":
                 return str(self.value)

@@ -1,8 +1,8 @@
-"""Messages that a pipeline has put aside: which offsets, why, and where their bytes are kept.
+"""Messages in quarantine, which a pipeline could not write to the table: which offsets, why, and the file with them.
 
-A frame in quarantine is durable twice: in the log until retention takes it, and as a file of its own beside the table.
-The table has no row for its offsets. They count among its lost ranges too, so that whoever only wants to know where the
-gaps are need not know of quarantine; this list tells which of them can be had back.
+A frame in quarantine is durable twice: in the log until retention removes it, and as a file next to the table. The
+table has no rows for its offsets. They are also among the table's lost ranges, so code that only needs the gaps can
+ignore quarantine. This list says which of them can be published again.
 """
 
 import json
@@ -18,19 +18,19 @@ from icestream.model.frames import Frame
 from icestream.model.offsets import OffsetRanges
 
 MAX_QUARANTINED = 1000
-"""Of one table: the list of them is part of its properties."""
+"""The most entries of one table: its properties hold the list."""
 MAX_REASON_LENGTH = 300
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """One frame, or what of it is not in the table: the messages `first_offset` to before `end_offset`."""
+    """One frame, or the part of it that is not in the table: the messages `first_offset` to before `end_offset`."""
 
     first_offset: int
     end_offset: int
     reason: str
     file: str
-    """Where the whole frame is kept."""
+    """The file with the whole frame."""
     quarantined_us: int
 
     @property
@@ -48,7 +48,7 @@ class Quarantined:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
-        """Raises ValueError for what `to_json` did not make."""
+        """Read what `to_json` wrote. Raise ValueError for anything else."""
         try:
             return cls(
                 int(fields["first_offset"]),
@@ -66,7 +66,7 @@ def quarantine_text(entries: Iterable[Quarantined]) -> str:
 
 
 def parse_quarantine(text: str | None) -> tuple[Quarantined, ...]:
-    """What `quarantine_text` made, by offset; none of none. Raises ValueError for anything else."""
+    """Read what `quarantine_text` wrote, by offset; None is an empty list. Raise ValueError for anything else."""
     found = json.loads(text) if text is not None else []
     if not isinstance(found, list):
         raise ValueError("not a list of frames in quarantine")  # noqa: TRY004 - the text is wrong, not an argument
@@ -78,7 +78,7 @@ def quarantined_ranges(entries: Iterable[Quarantined]) -> OffsetRanges:
 
 
 def frame_file(frame: Frame, stream_id: str) -> bytes:
-    """A frame as a file of its own: the bytes of a log's frame, sound only as a file of this stream."""
+    """Return a frame as a file: the bytes of a log's frame, sound only as a file of this stream."""
     payload = prepare(
         frame.body,
         message_count=frame.message_count,
@@ -93,7 +93,7 @@ def frame_file(frame: Frame, stream_id: str) -> bytes:
 
 
 def open_frame_file(data: bytes, stream_id: str, *, place: str) -> Frame:
-    """The frame of such a file, if every byte of it is as it was written."""
+    """Return the frame of such a file. Raise if any byte of it has changed."""
     outcome = decode(memoryview(data), 0, _seed(stream_id))
     if isinstance(outcome, Complete) and outcome.end == len(data):
         return outcome.frame
@@ -101,7 +101,7 @@ def open_frame_file(data: bytes, stream_id: str, *, place: str) -> Frame:
         reason = f"{len(data) - outcome.end} bytes follow the frame"
     else:
         reason = "it is cut off" if isinstance(outcome, Incomplete) else outcome.reason
-    raise DamagedError(f"the file is no sound frame: {reason}", operation="read quarantine", place=place)
+    raise DamagedError(f"the file is not a sound frame: {reason}", operation="read quarantine", place=place)
 
 
 def _seed(stream_id: str) -> int:

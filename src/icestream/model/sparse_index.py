@@ -1,6 +1,6 @@
-"""The sparse index of a file of frames: for one frame in every so many bytes its offset, position and publish time.
+"""The sparse index of a file of frames: offset, position and publish time of about one frame per interval of bytes.
 
-Derived from the frames and never trusted beyond its checksum: a missing or damaged index is made anew.
+It is derived from the frames and has a checksum. A missing or damaged index is rebuilt.
 """
 
 import struct
@@ -25,39 +25,39 @@ class SparseIndex:
         return len(self._offsets)
 
     def add(self, offset: int, position: int, time_us: int) -> None:
-        """Take note of the frame at `position`, unless the last noted one is near."""
+        """Add the frame at `position`, unless the last added one is within the interval."""
         if not self._positions or position - self._positions[-1] >= self.interval_bytes:
-            # Readers look offsets and times up without a lock, so a position is there before they can find it.
+            # Readers look up offsets and times without a lock, so the position must be there first.
             self._positions.append(position)
             self._times.append(time_us)
             self._offsets.append(offset)
 
     def position_of_offset(self, offset: int) -> int | None:
-        """A position at or before the frame that holds `offset`."""
-        place = bisect_right(self._offsets, offset) - 1
-        return self._positions[place] if place >= 0 else None
+        """Return a position at or before the frame with `offset`."""
+        index = bisect_right(self._offsets, offset) - 1
+        return self._positions[index] if index >= 0 else None
 
     def position_of_time(self, time_us: int) -> int | None:
-        """A position at or before the first frame published at `time_us` or later."""
-        place = bisect_left(self._times, time_us) - 1
-        return self._positions[place] if place >= 0 else None
+        """Return a position at or before the first frame published at `time_us` or later."""
+        index = bisect_left(self._times, time_us) - 1
+        return self._positions[index] if index >= 0 else None
 
     def frame_within(self, start: int, limit: int) -> tuple[int, int] | None:
-        """Offset and position of the last noted frame behind `start` and up to `limit`; the first behind it if none."""
+        """Return offset and position of the last entry after `start` up to `limit`; the first after `start` if none."""
         positions, count = self._positions, len(self._offsets)
         first = bisect_right(positions, start, hi=count)
-        place = max(first, bisect_right(positions, limit, hi=count) - 1)
-        return (self._offsets[place], positions[place]) if place < count else None
+        index = max(first, bisect_right(positions, limit, hi=count) - 1)
+        return (self._offsets[index], positions[index]) if index < count else None
 
     def to_bytes(self) -> bytes:
-        """Its own checksum is at the end."""
+        """Return the bytes, with a checksum at the end."""
         columns = self._offsets.tobytes() + self._positions.tobytes() + self._times.tobytes()
         data = _HEADER.pack(_MAGIC, self.interval_bytes, len(self)) + columns
         return data + struct.pack("<Q", xxhash.xxh3_64_intdigest(data))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """The index that was made these bytes, or None where they are not what was made."""
+        """Return the index that `to_bytes` wrote, or None if the bytes are damaged."""
         if len(data) < _HEADER.size + 8 or xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
             return None
         magic, interval_bytes, count = _HEADER.unpack_from(data)

@@ -71,7 +71,7 @@ def test_an_action_without_a_rule_is_for_those_who_may_do_everything(
 ) -> None:
     monkeypatch.delitem(ACTIONS, "ping")
     assert guarded.root.ping()
-    with pytest.raises(PermissionDeniedError, match="not for one namespace's token"):
+    with pytest.raises(PermissionDeniedError, match="this needs full access"):
         guarded.acme.ping()
 
 
@@ -89,5 +89,5 @@ def test_a_verb_without_a_rule_is_for_those_who_may_do_everything(
 ) -> None:
     monkeypatch.delitem(VERBS, FlightMethod.DO_ACTION)
     assert guarded.root.ping()
-    with pytest.raises(PermissionDeniedError, match="not for one namespace's token"):
+    with pytest.raises(PermissionDeniedError, match="this needs full access"):
         guarded.acme.ping()

@@ -3,6 +3,8 @@
 import operator
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -401,3 +403,8 @@ def test_whole_columns_give_what_each_row_would(
 
 def test_a_filter_of_thirty_levels_is_read() -> None:
     assert matches("(" * 30 + "n = 1" + ")" * 30, n=[1, 2]) == [True, False]
+
+
+def test_the_sql_grammar_is_loaded_with_the_first_filter_only() -> None:
+    program = "import sys, icestream.model.filters; sys.exit('sqlglot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -50,5 +50,5 @@ def test_what_is_let_in_can_be_read_again(body: bytes) -> None:
 
 def test_what_is_too_large_to_go_alone_is_refused_before_it_is_looked_into() -> None:
     many_pairs = struct.pack("<II", 0xFFFFFFFF, MAX_SINGLE_BYTES) + bytes(MAX_SINGLE_BYTES)
-    with pytest.raises(ValueError, match="travel as a batch"):
+    with pytest.raises(ValueError, match="must be a batch"):
         check_single(many_pairs)
