@@ -106,7 +106,7 @@ def test_a_broker_that_dies_while_all_is_written_is_stood_in_for(site: Site, bro
         figures = runner.drain(threading.Event())
     (found,) = figures.topics.values()
     assert found.messages == 20
-    assert "the broker is away" in (found.error or "")
+    assert "the broker is unreachable" in (found.error or "")
     check(site, 20)
 
 

@@ -68,7 +68,7 @@ def test_what_nobody_foresaw_is_no_frames_fault_while_nothing_else_can_be_writte
     with monkeypatch.context() as patch:
         patch.setattr(WriteSession, "add", failing(ValueError("out of tune"), lambda _batch: True))
         figures = drain(site)[site.topic("sick")]
-        assert "cannot write a row that is made up either" in str(figures.error)
+        assert "cannot write a made-up row either" in str(figures.error)
         assert "out of tune" in str(figures.error)
     assert table_of(site, "sick").quarantined == ()
     assert drain(site)[site.topic("sick")].error is None
@@ -79,7 +79,7 @@ def test_workers_that_all_die_blame_nobody_and_what_is_written_once_comes_to_an_
     site.publish("dying", [b"a"])
     jobs = CrashingAt(-1)
     jobs.is_sick = True
-    assert "cannot write a row that is made up either" in str(drain(site, jobs)[site.topic("dying")].error)
+    assert "cannot write a made-up row either" in str(drain(site, jobs)[site.topic("dying")].error)
     assert table_of(site, "dying").quarantined == ()
     jobs.is_sick = False
     assert drain(site, jobs)[site.topic("dying")].error is None

@@ -113,9 +113,9 @@ def test_positions_of_another_stream_are_refused(topics: Topics, opened: Open) -
     topics.client.create_topic(topic)
     reader = opened(topic)
     reader.partitions(logged, logged)
-    with pytest.raises(TopicNotFoundError, match="deleted and made again"):
+    with pytest.raises(TopicNotFoundError, match="deleted and created again"):
         reader.latestOffset()
-    with pytest.raises(TopicNotFoundError, match="deleted and made again"):
+    with pytest.raises(TopicNotFoundError, match="deleted and created again"):
         reader.partitions(reader.initialOffset(), logged)
     with pytest.raises(InvalidRequestError, match="is not a position of this source"):
         reader.partitions({"offset": 3}, {"offset": 3})

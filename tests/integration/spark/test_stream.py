@@ -111,7 +111,7 @@ def test_a_topic_that_was_made_again_is_noticed(topics: Topics, load_stream: Loa
     topics.publish(topic, messages(0, 10))
     sink.drain(load_stream(topic))
     remake(topics, topic)
-    with pytest.raises(StreamingQueryException, match="the topic was deleted and made again") as said:
+    with pytest.raises(StreamingQueryException, match="the topic was deleted and created again") as said:
         sink.drain(load_stream(topic))
     assert "start the query with a new checkpoint" in str(said.value)
     assert sink.offsets == list(range(10))
