@@ -1,13 +1,15 @@
 """`icestream topic`: create, list, describe, update, delete, flush, recover."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.cli.options import broker_option, choices, json_option
+from icestream.cli.options import Command, broker_option, choices, json_option
 from icestream.cli.output import (
     NOTHING,
     console,
@@ -21,27 +23,52 @@ from icestream.cli.output import (
     table,
 )
 from icestream.client import BrokerEndpoint, Client, TopicDescription, TopicSummary
-from icestream.model.enums import AckLevel, StorageFormat, StorageKind
+from icestream.model.enums import ClosedSet, StorageFormat, StorageKind
 from icestream.model.errors import IcestreamError, InvalidRequestError
+from icestream.protocol.admin import TopicAttribute, topic_attributes
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1"
+_FORMATTED = {"ack", "retention_minutes", "retention_mb", "schema", "partition_by", "sort_by", "storage"}
+"""Attributes for which `describe` has a form of its own."""
 
-_ack_option = click.option(
-    "--ack", type=choices(AckLevel), help="When a publish is acknowledged, unless the publish names a level."
-)
-_minutes_option = click.option(
-    "--retention-minutes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How long the local log, or with --storage log the cloud, keeps messages.",
-)
-_mb_option = click.option(
-    "--retention-mb",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many MiB the local log, or with --storage log the cloud, keeps.",
-)
+
+def attribute_options(*, to_change: bool = False) -> Callable[[Command], Command]:
+    """Add an option for every topic attribute but the schema; with `to_change`, for those that can change.
+
+    The options come from `TopicAttributes`: a new attribute needs no change here.
+    """
+
+    def add(command: Command) -> Command:
+        for attribute in reversed(topic_attributes()):
+            if attribute.name != "schema" and (attribute.changeable or not to_change):
+                command = _attribute_option(attribute)(command)
+        return command
+
+    return add
+
+
+def _attribute_option(attribute: TopicAttribute) -> Callable[[Command], Command]:
+    name = "--" + attribute.name.replace("_", "-")
+    kind = _value_type(attribute.type)
+    if kind is tuple:
+        return click.option(name, multiple=True, metavar="SPEC", help=f"{attribute.description} May be repeated.")
+    if kind is int:
+        return click.option(name, type=click.IntRange(min=1), metavar="N", help=attribute.description)
+    values = choices(kind) if issubclass(kind, ClosedSet) else click.STRING
+    return click.option(name, type=values, help=attribute.description)
+
+
+def _value_type(annotation: Any) -> type:
+    """Return the type in an annotation such as `Annotated[int, …] | None`."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _value_type(inner[0])
+    if origin in (Union, UnionType):
+        return _value_type(next(kind for kind in inner if kind is not type(None)))
+    found = origin or annotation
+    assert isinstance(found, type)
+    return found
 
 
 @click.group(name="topic", epilog="Example: icestream topic list")
@@ -62,23 +89,7 @@ def command() -> None:
     "Without it a message has payload, key and attributes.",
 )
 @click.option("--codec", type=click.Choice(["arrow"]), help="Format of the schema in FILE.  [default: arrow]")
-@_ack_option
-@_minutes_option
-@_mb_option
-@click.option(
-    "--partition-by",
-    multiple=True,
-    metavar="SPEC",
-    help="Partition the table by day(publish_time), bucket(16, key), a column, …; may be repeated.",
-)
-@click.option(
-    "--sort-by", multiple=True, metavar="COLUMN", help="Sort the table's files by this column; may be repeated."
-)
-@click.option(
-    "--storage",
-    type=choices(StorageKind),
-    help="`log`: no table; the log and the cloud objects keep messages until retention deletes them.  [default: table]",
-)
+@attribute_options()
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @broker_option
 @json_option
@@ -86,32 +97,17 @@ def create(
     name: str,
     schema: Path | None,
     codec: str | None,
-    ack: str | None,
-    retention_minutes: int | None,
-    retention_mb: int | None,
-    partition_by: tuple[str, ...],
-    sort_by: tuple[str, ...],
-    storage: str | None,
     if_not_exists: bool,
     broker: BrokerEndpoint,
     as_json: bool,
+    **attributes: Any,
 ) -> None:
     """Create the topic NAME."""
     if codec is not None and schema is None:
         raise click.UsageError("--codec belongs to --schema, which is missing.")
     columns = None if schema is None else read_schema(schema)
     with Client(broker) as client:
-        made = client.create_topic(
-            name,
-            columns,
-            ack=ack,
-            retention_minutes=retention_minutes,
-            retention_mb=retention_mb,
-            partition_by=partition_by,
-            sort_by=sort_by,
-            storage=storage,
-            if_not_exists=if_not_exists,
-        )
+        made = client.create_topic(name, columns, if_not_exists=if_not_exists, **attributes)
     if as_json:
         print_json(made.to_dict())
     else:
@@ -156,9 +152,7 @@ def describe(name: str, broker: BrokerEndpoint, as_json: bool) -> None:
 
 @command.command(epilog="Example: icestream topic update default/events --retention-minutes 1440")
 @click.argument("name")
-@_ack_option
-@_minutes_option
-@_mb_option
+@attribute_options(to_change=True)
 @click.option(
     "--schema",
     type=click.Path(path_type=Path),
@@ -167,21 +161,14 @@ def describe(name: str, broker: BrokerEndpoint, as_json: bool) -> None:
 )
 @broker_option
 @json_option
-def update(
-    name: str,
-    ack: str | None,
-    retention_minutes: int | None,
-    retention_mb: int | None,
-    schema: Path | None,
-    broker: BrokerEndpoint,
-    as_json: bool,
-) -> None:
+def update(name: str, schema: Path | None, broker: BrokerEndpoint, as_json: bool, **attributes: Any) -> None:
     """Change the topic NAME. Everything that is not given stays."""
-    changes: dict[str, Any] = {"ack": ack, "retention_minutes": retention_minutes, "retention_mb": retention_mb}
+    changes = {attribute: value for attribute, value in attributes.items() if value is not None}
     if schema is not None:
         changes["schema"] = read_schema(schema)
-    if all(value is None for value in changes.values()):
-        raise click.UsageError("Give what to change: --ack, --retention-minutes, --retention-mb or --schema.")
+    if not changes:
+        options = ", ".join("--" + attribute.replace("_", "-") for attribute in attributes)
+        raise click.UsageError(f"Give what to change: {options} or --schema.")
     with Client(broker) as client:
         _show(client.update_topic(name, **changes), as_json=as_json)
 
@@ -356,6 +343,7 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         "partitions": ", ".join(topic.partition_by) or "none",
         "sorted by": ", ".join(topic.sort_by) or "nothing",
         "retention": _retention(topic),
+        **{name: str(getattr(topic, name)) for name in _other_attributes()},
         "created": rfc3339(topic.created_us),
         "stream id": topic.stream_id,
         "epoch": str(topic.epoch),
@@ -364,6 +352,11 @@ def _show(topic: TopicDescription, *, as_json: bool) -> None:
         click.echo(f"{name:10} {value}")
     for field in topic.schema or ():
         click.echo(f"{'column':10} {field.name}: {field.type}{'' if field.nullable else ' not null'}")
+
+
+def _other_attributes() -> list[str]:
+    """Return the attributes that `describe` prints in no special form."""
+    return [attribute.name for attribute in topic_attributes() if attribute.name not in _FORMATTED]
 
 
 def _in_cloud(topic: TopicDescription) -> str:

@@ -43,26 +43,40 @@ TopicText: TypeAlias = Annotated[str, Meta(description="`namespace/name`, or a b
 class TopicAttributes(Struct, frozen=True, kw_only=True):
     """What a user chooses for a topic."""
 
-    ack: Annotated[AckLevel, Meta(description="Default acknowledgement level.", extra=_CHANGEABLE)] = AckLevel.DISK
+    ack: Annotated[
+        AckLevel, Meta(description="When a publish is acknowledged, unless it names a level.", extra=_CHANGEABLE)
+    ] = AckLevel.DISK
     retention_minutes: Annotated[
-        Retention | None, Meta(description="Keep messages this long; null: no limit.", extra=_CHANGEABLE_LIMIT)
+        Retention | None,
+        Meta(
+            description="Minutes that the local log keeps messages; of a topic without a table, the cloud. "
+            "Unset: the broker's setting; without a table, no limit.",
+            extra=_CHANGEABLE_LIMIT,
+        ),
     ] = None
     retention_mb: Annotated[
-        Retention | None, Meta(description="Keep about this many MiB; null: no limit.", extra=_CHANGEABLE_LIMIT)
+        Retention | None,
+        Meta(
+            description="MiB that the local log keeps; of a topic without a table, the cloud. "
+            "Unset: the broker's setting; without a table, no limit.",
+            extra=_CHANGEABLE_LIMIT,
+        ),
     ] = None
     encoded_schema: Annotated[
         Base64 | None,
         Meta(description="The serialized Arrow schema of a topic with its own columns.", extra=_CHANGEABLE),
     ] = field(name="schema", default=None)
-    partition_by: Annotated[Expressions, Meta(description="Partitions of the table: `day(publish_time)`, …")] = ()
+    partition_by: Annotated[
+        Expressions,
+        Meta(description="Partitions of the table: `day(publish_time)`, `bucket(16, key)`, a column, …"),
+    ] = ()
     sort_by: Annotated[
         Expressions, Meta(description="Columns that the table's files are sorted by; none: the offset.")
     ] = ()
     storage: Annotated[
         StorageKind,
         Meta(
-            description="`table`, or `log` for a topic without a table: it lives in the log and in cloud objects until "
-            "its retention removes them."
+            description="`table`, or `log`: no table; log and cloud objects keep messages until retention deletes them."
         ),
     ] = StorageKind.TABLE
 

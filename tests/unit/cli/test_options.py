@@ -8,9 +8,10 @@ from click.testing import CliRunner
 
 from icestream.cli.consume import command as consume
 from icestream.cli.options import parse_start
-from icestream.cli.topic import read_schema
+from icestream.cli.topic import create, read_schema, update
 from icestream.model.errors import InvalidRequestError
 from icestream.model.offsets import StartPosition
+from icestream.protocol.admin import topic_attributes
 
 NOON_US = 1_769_860_800_000_000
 
@@ -45,6 +46,14 @@ class TestStart:
 def test_an_unknown_start_is_wrong_use() -> None:
     result = CliRunner().invoke(consume, ["t", "--from", "now"])
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("command", "to_change"), [(create, False), (update, True)])
+def test_every_attribute_of_a_topic_is_an_option(command: click.Command, to_change: bool) -> None:
+    attributes = {attribute.name for attribute in topic_attributes() if attribute.changeable or not to_change}
+    options = {option.name for option in command.params if isinstance(option, click.Option)}
+    assert options - attributes <= {"codec", "if_not_exists", "broker", "token", "as_json"}
+    assert attributes <= options
 
 
 class TestSchemaFile:
