@@ -5,7 +5,7 @@
 
 A server that the machine lacks raises `NotInstalledError` when it is started; `obtain` gets what can be got into the
 cache folder, once. Servers can be stopped, killed, paused and started again on the same port and files, and `settings`
-can name a proxy before them (`icestream.testing.http_proxy`).
+can name a proxy in front of them (`tests/http_proxy.py`).
 """
 
 from icestream_servers.azurite import AzuriteServer

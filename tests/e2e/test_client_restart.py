@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow.flight as fl
 import pytest
 from tests.fault.broker.load import OPTIONS, Follower, Load
-from tests.fault.broker.oracle import PATIENCE_SECONDS, Oracle, rows
 
 from icestream import Client, aio
 from icestream.broker_process import BrokerProcess
 from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.testing.history import PATIENCE_SECONDS, HistoryChecker, rows
 from icestream.wal import LocalFiles
 from icestream.wal.records import load_checkpoint
 
@@ -68,7 +68,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield process
 
 
-def check(broker: BrokerProcess, oracle: Oracle, follower: Follower) -> None:
+def check(broker: BrokerProcess, oracle: HistoryChecker, follower: Follower) -> None:
     with Client(broker.flight) as client:
         found = rows(client.read(TOPIC))
     oracle.check(TOPIC, found)
@@ -79,7 +79,7 @@ def check(broker: BrokerProcess, oracle: Oracle, follower: Follower) -> None:
 def test_a_producer_and_a_follower_live_through_restarts_without_loss_or_duplicate(
     broker: BrokerProcess, stop: Stop
 ) -> None:
-    oracle = Oracle()
+    oracle = HistoryChecker()
     with Client(broker.flight) as client:
         client.create_topic(TOPIC)
         follower = Follower(client, TOPIC)
@@ -103,7 +103,7 @@ def test_a_producer_and_a_follower_live_through_restarts_without_loss_or_duplica
 
 @pytest.mark.parametrize("stop", [gracefully, by_kill_9])
 def test_the_same_with_asyncio(broker: BrokerProcess, stop: Stop) -> None:
-    oracle = Oracle()
+    oracle = HistoryChecker()
 
     async def publish(restart: Callable[[int], None]) -> None:
         async with aio.Client(broker.flight) as client, client.producer(TOPIC, name="p", **OPTIONS) as producer:
@@ -145,7 +145,7 @@ def test_the_same_with_asyncio(broker: BrokerProcess, stop: Stop) -> None:
 
 
 def test_a_stop_under_load_is_clean_and_the_next_start_has_nothing_to_cut(broker: BrokerProcess) -> None:
-    oracle, topics = Oracle(), ("e2e/first", "e2e/second")
+    oracle, topics = HistoryChecker(), ("e2e/first", "e2e/second")
     with Client(broker.flight) as client:
         for topic in topics:
             client.create_topic(topic)

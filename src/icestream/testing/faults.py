@@ -1,14 +1,13 @@
-"""A file system that fails when a plan says so.
+"""A file system that fails as a plan says.
 
-`FaultyFiles` stands between a program and any `Files`. Each call is shown to a `FaultPlan`; the first rule that it
-meets decides what happens instead of the call, or before it:
+`FaultyFiles` wraps any `Files`. Before each call it asks its `FaultPlan`. The first rule that matches decides:
 
-* `Fail` raises an `OSError`, for a write or an allocation after a part of it was done;
-* `ShortWrite` takes only some of the bytes, as a nearly full disk does;
-* `Crash` raises `SimulatedCrash` here and from every later call: the process is dead, and touches nothing any more;
-* `Call` runs a function and goes on, to wait, to look, or to change the plan.
+* `Fail` raises an `OSError`. A write or an allocation may do a part of its work first.
+* `ShortWrite` writes only some of the bytes, as a nearly full disk does.
+* `Crash` raises `SimulatedCrash` from this and every later call: the process is dead and changes nothing any more.
+* `Call` runs a function, then lets the call go on: to wait, to look, or to change the plan.
 
-Over a `SimulatedDisk` a failed datasync also loses what a real one may lose.
+Over a `SimulatedDisk` a failed datasync also loses what a real disk may lose.
 """
 
 import errno
@@ -24,9 +23,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from icestream.model.frame_bytes import Bytes
 from icestream.wal import File, Files
-
-# --------------------
-# What is done to a file system, as records that hooks and fault plans look at and failure reports print.
 
 
 class Kind(StrEnum):
@@ -49,8 +45,8 @@ MUTATING = frozenset(Kind) - {Kind.OPEN, Kind.READ, Kind.NAMES}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One call. `position` and `length` are bytes; `length` is the new size for allocate and truncate."""
+class DiskOperation:
+    """A call of the file system. `position` and `length` are bytes; allocate and truncate: `length` is the new size."""
 
     kind: Kind
     path: Path
@@ -70,14 +66,14 @@ class Operation:
 
 
 class SimulatedCrash(BaseException):
-    """The process ends here. Not an `Exception`, so that no handler takes it for an error to deal with."""
+    """The process ends here. It is no `Exception`, so that no handler catches it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
     code: int = errno.EIO
     accept: int = 0
-    """How many bytes a write takes before it fails, or to what size an allocation gets."""
+    """How many bytes a write writes before it fails, or what size an allocation reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +84,12 @@ class ShortWrite:
 @dataclass(frozen=True, slots=True)
 class Crash:
     accept: int = 0
-    """How many bytes a write takes before the end."""
+    """How many bytes a write writes before the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    function: Callable[[Operation], None]
+    function: Callable[[DiskOperation], None]
 
 
 Fault: TypeAlias = Fail | ShortWrite | Crash | Call
@@ -101,21 +97,21 @@ Fault: TypeAlias = Fail | ShortWrite | Crash | Call
 
 @dataclass(slots=True)
 class Rule:
-    """Meets the calls of some kinds on matching paths: the `nth` of them and, `times` in all, those behind it."""
+    """Applies a fault to calls of some kinds on matching paths: to the `nth` and the following, `times` in all."""
 
     fault: Fault
     kinds: frozenset[Kind] = MUTATING
     path: str = "*"
     nth: int = 1
     times: int | None = 1
-    """None: from then on always."""
+    """None: to all from the `nth` on."""
     chance: float = 1.0
-    """The part of those calls that are met, by the plan's random numbers."""
+    """The share of those calls that fail, by the plan's random numbers."""
     seen: int = field(default=0, init=False)
     met: int = field(default=0, init=False)
 
-    def sees(self, operation: Operation) -> bool:
-        """Count the call if it is of the rule's kind; whether it is one of those to meet."""
+    def sees(self, operation: DiskOperation) -> bool:
+        """Count the call if it matches, and return whether the fault may apply to it."""
         if operation.kind not in self.kinds or not fnmatch(str(operation.path), self.path):
             return False
         self.seen += 1
@@ -129,17 +125,17 @@ class Rule:
 
 
 class FaultPlan:
-    """Rules in the order of their precedence. They may be added and cleared while the files are in use."""
+    """Rules in order of precedence. They may be added and cleared while the files are in use."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
-        self.injected: list[tuple[Operation, Fault]] = []
+        self.injected: list[tuple[DiskOperation, Fault]] = []
         self._rng = rng or random.Random(0)  # noqa: S311 - the same faults each time
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
 
     @classmethod
     def random(cls, seed: int, chance: float = 0.05, kinds: Iterable[Kind] = MUTATING) -> "FaultPlan":
-        """A plan that lets each such call fail with this chance, in a way that fits its kind."""
+        """Return a plan by which each such call fails with this chance, in a way that fits its kind."""
         rng = random.Random(seed)  # noqa: S311 - the same faults each time
         plan = cls(rng)
         for kind in sorted(kinds):
@@ -160,17 +156,17 @@ class FaultPlan:
         times: int | None = 1,
         chance: float = 1.0,
     ) -> "FaultPlan":
-        """A rule for calls of these kinds, or for every change where none is named."""
+        """Add a rule for calls of these kinds; without kinds, for every call that changes something."""
         with self._lock:
             self._rules.append(Rule(fault, frozenset(kinds) or MUTATING, path, nth, times, chance))
         return self
 
     def clear(self) -> None:
-        """The faults end; what was injected stays on record."""
+        """Remove all rules. `injected` stays."""
         with self._lock:
             self._rules.clear()
 
-    def decide(self, operation: Operation) -> Fault | None:
+    def decide(self, operation: DiskOperation) -> Fault | None:
         with self._lock:
             for rule in [rule for rule in self._rules if rule.sees(operation)]:
                 if rule.meets(self._rng):
@@ -181,7 +177,7 @@ class FaultPlan:
 
 @runtime_checkable
 class LosesOnFailedSync(Protocol):
-    """A file that can do to itself what a failed datasync does."""
+    """A file that can simulate the losses of a failed datasync."""
 
     def fail_datasync(self) -> None: ...
 
@@ -197,11 +193,11 @@ class FaultyFiles:
         self.crashed = False
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        self.meet(Operation(Kind.CREATE if create else Kind.OPEN, path))
+        self.meet(DiskOperation(Kind.CREATE if create else Kind.OPEN, path))
         return _FaultyFile(self, self.inner.open(path, create=create), path)
 
     def read_bytes(self, path: Path) -> bytes:
-        self.meet(Operation(Kind.READ, path))
+        self.meet(DiskOperation(Kind.READ, path))
         return self.inner.read_bytes(path)
 
     def exists(self, path: Path) -> bool:
@@ -213,27 +209,27 @@ class FaultyFiles:
         return self.inner.size(path)
 
     def names(self, directory: Path) -> list[str]:
-        self.meet(Operation(Kind.NAMES, directory))
+        self.meet(DiskOperation(Kind.NAMES, directory))
         return self.inner.names(directory)
 
     def make_directory(self, path: Path) -> None:
-        self.meet(Operation(Kind.MAKE_DIRECTORY, path))
+        self.meet(DiskOperation(Kind.MAKE_DIRECTORY, path))
         self.inner.make_directory(path)
 
     def replace(self, source: Path, target: Path) -> None:
-        self.meet(Operation(Kind.REPLACE, source, target=target))
+        self.meet(DiskOperation(Kind.REPLACE, source, target=target))
         self.inner.replace(source, target)
 
     def remove(self, path: Path) -> None:
-        self.meet(Operation(Kind.REMOVE, path))
+        self.meet(DiskOperation(Kind.REMOVE, path))
         self.inner.remove(path)
 
     def remove_tree(self, path: Path) -> None:
-        self.meet(Operation(Kind.REMOVE_TREE, path))
+        self.meet(DiskOperation(Kind.REMOVE_TREE, path))
         self.inner.remove_tree(path)
 
     def sync_directory(self, path: Path) -> None:
-        self.meet(Operation(Kind.SYNC_DIRECTORY, path))
+        self.meet(DiskOperation(Kind.SYNC_DIRECTORY, path))
         self.inner.sync_directory(path)
 
     def check_alive(self) -> None:
@@ -241,9 +237,9 @@ class FaultyFiles:
             raise SimulatedCrash
 
     def meet(
-        self, operation: Operation, before_failing: Callable[[Fail | Crash], None] = _nothing
+        self, operation: DiskOperation, before_failing: Callable[[Fail | Crash], None] = _nothing
     ) -> ShortWrite | None:
-        """Carry out what the plan has for the call. `before_failing` does the part of it that happens nevertheless."""
+        """Apply the plan's fault to a call. `before_failing` does the part of the call that happens nevertheless."""
         self.check_alive()
         fault = self.plan.decide(operation)
         match fault:
@@ -271,28 +267,28 @@ class _FaultyFile:
         self._path = path
 
     def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
-        """A durable write is met twice, as the write and as the datasync that it is."""
+        """Write. A durable write counts as two operations: a write and a datasync."""
         length = sum(map(len, buffers))
 
         def write_part(fault: Fail | Crash) -> None:
             self._inner.write([b"".join(buffers)[: fault.accept]], position)
 
-        short = self._files.meet(Operation(Kind.WRITE, self._path, position, length), write_part)
+        short = self._files.meet(DiskOperation(Kind.WRITE, self._path, position, length), write_part)
         if short is not None and short.accept < length:
             buffers = [b"".join(buffers)[: short.accept]]
 
         if durable:
-            # Written first, so that whoever looks at the moment of the sync finds the bytes there, and not yet durable.
+            # Written first, so that a hook at the moment of the sync finds the bytes there, and not yet durable.
             self._inner.write(buffers, position)
-            self._files.meet(Operation(Kind.DATASYNC, self._path), self._lose)
+            self._files.meet(DiskOperation(Kind.DATASYNC, self._path), self._lose)
         return self._inner.write(buffers, position, durable=durable)
 
     def read(self, length: int, position: int) -> bytes:
-        self._files.meet(Operation(Kind.READ, self._path, position, length))
+        self._files.meet(DiskOperation(Kind.READ, self._path, position, length))
         return self._inner.read(length, position)
 
     def datasync(self) -> None:
-        self._files.meet(Operation(Kind.DATASYNC, self._path), self._lose)
+        self._files.meet(DiskOperation(Kind.DATASYNC, self._path), self._lose)
         self._inner.datasync()
 
     def _lose(self, fault: Fail | Crash) -> None:
@@ -304,11 +300,11 @@ class _FaultyFile:
             if fault.accept:
                 self._inner.allocate(min(fault.accept, end))
 
-        self._files.meet(Operation(Kind.ALLOCATE, self._path, length=end), allocate_part)
+        self._files.meet(DiskOperation(Kind.ALLOCATE, self._path, length=end), allocate_part)
         self._inner.allocate(end)
 
     def truncate(self, length: int) -> None:
-        self._files.meet(Operation(Kind.TRUNCATE, self._path, length=length))
+        self._files.meet(DiskOperation(Kind.TRUNCATE, self._path, length=length))
         self._inner.truncate(length)
 
     def size(self) -> int:
@@ -316,5 +312,5 @@ class _FaultyFile:
         return self._inner.size()
 
     def close(self) -> None:
-        """Never fails: a dead process's files are closed too."""
+        """Close; never fails, because the files of a dead process are closed too."""
         self._inner.close()

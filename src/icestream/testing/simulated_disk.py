@@ -1,11 +1,11 @@
 """A disk in memory that can lose its power.
 
-`SimulatedDisk` stands in for `LocalFiles`. It shows the same to programs, and knows beside it what a real disk would
-have promised so far: bytes by `datasync`, names by `sync_directory`, nothing else. From that it makes the states that
-a power cut at this moment may leave: `power_cut` one at random, `all_power_cut_states` every one of them.
+`SimulatedDisk` replaces `LocalFiles`. Programs see the same files. It also tracks what is durable: bytes after
+`datasync`, names after `sync_directory`, nothing else. From that it makes the states that a power cut may leave:
+`power_cut` returns a random one, `all_power_cut_states` every one.
 
-To cut the power at every point of a program, set `on_operation`, which is called before each change, and keep a
-`snapshot` there; a snapshot costs a few microseconds a file, and bytes are copied only when written to.
+To cut the power at every point of a program, take a `snapshot` in `on_operation`, which runs before each change. A
+snapshot costs a few microseconds a file; bytes are copied only when they are written to.
 """
 
 import errno
@@ -21,18 +21,17 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
 
 from icestream.model.frame_bytes import Bytes
-from icestream.testing.faults import Kind, Operation
+from icestream.testing.faults import DiskOperation, Kind
 
-# --------------------
-# The bytes of one simulated file: what programs see, and what may be on the disk under it.
+# The bytes of a file: what programs see, and what may be on the disk.
 #
-# The disk is written a sector at a time, in any order, at any moment. So each sector written since the file's last
-# datasync may hold any of the contents it had meanwhile, and the file any of its sizes. Three rules bind them:
+# The disk writes a sector at a time, in any order, at any moment. So each sector written since the file's last datasync
+# may hold any of its contents since then, and the file may have any of its sizes since then. Three rules limit this:
 #
-# * room that the size covers and no data reached reads as zeros;
-# * a truncation that reached the disk took the bytes behind it away, whatever a sector held before;
+# * bytes within the size that nothing was written to read as zeros;
+# * a truncation that reached the disk removed the bytes behind it, whatever a sector held before;
 # * after a *failed* datasync the sectors it should have written are clean in memory and unknown on the disk. Programs
-#   still see the new bytes, and a later datasync does not write them: only writing them again helps.
+#   still see the new bytes, and a later datasync does not write them; only writing them again does.
 
 
 SECTOR_BYTES = 512
@@ -40,14 +39,14 @@ PAGE_BYTES = 4096
 
 
 class Version(NamedTuple):
-    """What a sector held from `time` on."""
+    """The content of a sector since `time`."""
 
     time: int
     data: bytes
 
 
 class Size(NamedTuple):
-    """What the file's size was from `time` on, or to what it was cut at `time`."""
+    """The size of a file since `time`, or the size it was cut to at `time`."""
 
     time: int
     size: int
@@ -62,11 +61,11 @@ class Content:
     shared: bool = False
     """Another content has the same bytearray."""
     time: int = 0
-    """How many changes there were."""
+    """The number of changes so far."""
     versions: dict[int, tuple[Version, ...]] = field(default_factory=dict)
-    """Of the sectors in doubt, all that they may hold, oldest first."""
+    """What each sector that is not durable may hold, oldest first."""
     doomed: set[int] = field(default_factory=set)
-    """Of the sectors in doubt, those that no datasync will write."""
+    """The sectors that are not durable and that no datasync will write."""
     sizes: tuple[Size, ...] = (Size(0, 0),)
     size_doomed: bool = False
     truncations: tuple[Size, ...] = ()
@@ -76,7 +75,7 @@ class Content:
         return not self.versions and len(self.sizes) == 1
 
     def copy(self) -> "Content":
-        """An independent copy; the bytes themselves are copied when one of the two is written to."""
+        """Return an independent copy; the bytes are copied when one of the two is written to."""
         self.shared = True
         return replace(self, versions=dict(self.versions), doomed=set(self.doomed))
 
@@ -108,7 +107,7 @@ class Content:
             self._set_size(end)
 
     def truncate(self, length: int) -> None:
-        """Zero a sector behind the cut at once. Those removed keep what they held until the new size is durable."""
+        """Zero the cut sector at once. Removed sectors keep their content until the new size is durable."""
         self.size_doomed = False
         self._begin(self._sectors(min(length, len(self.data)), len(self.data)))
         if length < self.size:
@@ -136,7 +135,7 @@ class Content:
         self.sizes = (Size(self.time, self.size),)
 
     def sync_range(self, start: int, end: int) -> None:
-        """What a durable write does with the bytes it wrote; it says nothing of any others."""
+        """Make the bytes of a durable write durable, and no others."""
         for sector in self._sectors(start, end):
             if sector not in self.doomed:
                 self.versions.pop(sector, None)
@@ -144,12 +143,12 @@ class Content:
             self.sizes = tuple(size for size in self.sizes if size.size >= end) or self.sizes[-1:]
 
     def fail_datasync(self) -> None:
-        """What was not durable never will be by a datasync alone, and may or may not have reached the disk."""
+        """Fail: unsynced bytes may or may not be on the disk, and no later datasync writes them."""
         self.doomed = set(self.versions)
         self.size_doomed = len(self.sizes) > 1
 
     def drop_cache(self, rng: random.Random) -> None:
-        """Read again from the disk what a failed datasync left clean in memory; the new bytes may be gone."""
+        """Forget the bytes that a failed datasync left clean in memory: reads show what the disk holds."""
         if not self.doomed:
             return
         self._own()
@@ -160,7 +159,7 @@ class Content:
         self.doomed = set()
 
     def after_truncations(self, sector: int, version: Version, moment: int) -> bytes:
-        """The sector's bytes if it holds `version` and the size is that of `moment`."""
+        """Return the sector's bytes if it holds `version` and the size is that of `moment`."""
         data = version.data
         for time, length in self.truncations:
             if version.time < time <= moment:
@@ -169,7 +168,7 @@ class Content:
         return data
 
     def after_cut(self, size: Size, picks: Mapping[int, Version]) -> "Content":
-        """The file found with this size, and with these versions of the sectors in doubt."""
+        """Return the file as it is found with this size and these versions of its unsynced sectors."""
         data = bytearray(self.data)
         for sector, version in picks.items():
             _put(data, self.after_truncations(sector, version, size.time), sector * self.sector_bytes)
@@ -189,14 +188,14 @@ class Content:
             self.shared = False
 
     def _begin(self, sectors: range) -> None:
-        """Keep what the sectors hold before they change."""
+        """Record the content of sectors before they change."""
         for sector in sectors:
             if sector not in self.versions:
                 self.versions[sector] = (Version(self.time, self._sector(sector)),)
         self.time += 1
 
     def _record(self, sectors: range) -> None:
-        """Note what the sectors hold now; it goes to the disk with the next datasync."""
+        """Record the content of sectors after a change; the next datasync writes it."""
         for sector in sectors:
             self.versions[sector] = (*self.versions[sector], Version(self.time, self._sector(sector)))
         self.doomed.difference_update(sectors)
@@ -206,7 +205,7 @@ class Content:
         self.sizes = (*self.sizes, Size(self.time, size))
 
     def _grow_by_write(self, end: int) -> None:
-        """A write reaches the disk a page at a time, and the size with it."""
+        """Grow a page at a time, as a write reaches the disk."""
         for size in range((self.size // PAGE_BYTES + 1) * PAGE_BYTES, end, PAGE_BYTES):
             self._set_size(size)
         self._set_size(end)
@@ -218,30 +217,27 @@ def _put(data: bytearray, piece: bytes, position: int) -> None:
     data[position : position + len(piece)] = piece
 
 
-# --------------------
-# The names of a simulated disk: what programs see, and what may be on the disk under it.
+# The names of a disk: what programs see, and what may be on the disk.
 #
-# Files and directories are numbered nodes; a directory maps names to numbers. A name that was created, renamed or
-# removed
-# is certain once its directory was synced after that. Until then a power cut may undo it, and what cannot be
-# reached from
-# the root is gone, however well its own bytes were synced. A rename happens as a whole or not at all.
+# Files and directories are numbered nodes; a directory maps names to numbers. A change of a name is durable after the
+# next sync of its directory. Until then a power cut may undo it. What cannot be reached from the root is gone, even if
+# its own bytes were synced. A rename happens as a whole or not at all.
 
 
 ROOT = 0
 
 
 class NameLoss(StrEnum):
-    """Which of the name changes that were not synced a power cut can undo."""
+    """Which unsynced changes of names a power cut can undo."""
 
     LAST = "last"
-    """In each directory the last ones, as a journal would."""
+    """The last ones in each directory, as with a journal."""
     ANY = "any"
     """Any of them that no later change of the same name builds on."""
 
 
-class Entry(NamedTuple):
-    """`name` in `directory` now stands for `node`, or for nothing."""
+class NameEntry(NamedTuple):
+    """`name` in `directory` now refers to `node`, or to nothing."""
 
     directory: int
     name: str
@@ -249,9 +245,9 @@ class Entry(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One atomic change of names, and the directories that were not synced since."""
+    """An atomic change of names, and the directories that were not synced since."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[NameEntry, ...]
     unsynced: frozenset[int]
 
 
@@ -272,7 +268,7 @@ Node = Content | Directory
 
 
 class Tree:
-    """All nodes of a disk, and the changes of names that are not durable."""
+    """All nodes of a disk, and the unsynced changes of names."""
 
     def __init__(self, nodes: dict[int, Node] | None = None) -> None:
         self.nodes: dict[int, Node] = nodes or {ROOT: Directory()}
@@ -297,7 +293,7 @@ class Tree:
     def files(self) -> dict[int, Content]:
         return {number: node for number, node in self.nodes.items() if isinstance(node, Content)}
 
-    def change(self, *entries: Entry) -> None:
+    def change(self, *entries: NameEntry) -> None:
         for directory, name, node in entries:
             _assign(self.directory(directory).entries, name, node)
         self.pending.append(Change(entries, frozenset(entry.directory for entry in entries)))
@@ -323,7 +319,7 @@ class Tree:
         self.pending = waiting[::-1]
 
     def random_survivors(self, rng: random.Random, loss: NameLoss) -> list[Change]:
-        """The changes that outlive a power cut, in one legal choice."""
+        """Return a possible choice of the changes that survive a power cut."""
         chance = rng.choice((0.0, 0.5, 0.9, 1.0))
         survivors: list[Change] = []
         blocked: set[object] = set()
@@ -349,7 +345,7 @@ class Tree:
         yield from choose(0, [], frozenset())
 
     def after_cut(self, survivors: list[Change]) -> "Tree":
-        """The durable names and these changes. Files are those of this tree: the caller puts what is left of them."""
+        """Return the durable names with these changes. The caller replaces the files' contents."""
         durable = {number: dict(node.durable) for number, node in self.nodes.items() if isinstance(node, Directory)}
         for change in survivors:
             for owner, name, target in change.entries:
@@ -379,22 +375,20 @@ def _names(change: Change) -> set[tuple[int, str]]:
 
 
 def _keys(change: Change, loss: NameLoss) -> set[object]:
-    """If this change is undone, so is every later one that shares a key with it."""
+    """Return the keys of a change. If it is undone, so is every later change that shares a key with it."""
     if loss is NameLoss.LAST:
         return {entry.directory for entry in change.entries}
     return set(_names(change))
 
 
-# --------------------
-# The states in which a power cut may leave a simulated disk: one at random, or all of them.
+# The states that a power cut may leave: a random one, or all of them.
 #
-# Random states lean to those that break programs: nothing arrived, all arrived, a prefix in the order of the
-# writes, one
+# Random states prefer those that break programs: nothing arrived, all arrived, a prefix in the order of the writes, one
 # sector missing, one sector alone, and any mixture.
 
 
 class Tearing(StrEnum):
-    """The unit that a power cut leaves whole."""
+    """The unit that a power cut writes as a whole or not at all."""
 
     SECTOR = "sector"
     BYTE = "byte"
@@ -409,7 +403,7 @@ def random_state(tree: Tree, rng: random.Random, tearing: Tearing, loss: NameLos
 
 
 def all_states(tree: Tree, limit: int, tearing: Tearing, loss: NameLoss) -> Iterator[Tree]:
-    """Every state, each file's with each other's; a ValueError if these are more than `limit`."""
+    """Return every combination of the files' states; a ValueError if there are more than `limit`."""
     trees = [tree.after_cut(survivors) for survivors in tree.all_survivors(loss)]
     count = sum(prod(_count(file, tearing) for file in found.files().values()) for found in trees)
     if count > limit:
@@ -481,7 +475,7 @@ def _all_contents(file: Content, tearing: Tearing) -> Iterator[Content]:
 
 
 def _possible(file: Content, sector: int, tearing: Tearing) -> list[Version]:
-    """All that the sector may hold, each once."""
+    """Return everything that the sector may hold, each once."""
     found = list(file.versions[sector])
     if tearing is Tearing.BYTE:
         for old, new in pairwise(file.versions[sector]):
@@ -495,7 +489,7 @@ _Timed = TypeVar("_Timed", Version, Size)
 
 
 def _newest(found: tuple[_Timed, ...], moment: int) -> _Timed:
-    """The last that is not younger than `moment`; the oldest if all are."""
+    """Return the last one that is not younger than `moment`, or the oldest if all are."""
     return next((one for one in reversed(found) if one.time <= moment), found[0])
 
 
@@ -511,45 +505,45 @@ class SimulatedDisk:
     """Files and directories below `/`, which is there from the start. All methods may be called from any thread."""
 
     def __init__(self, sector_bytes: int = SECTOR_BYTES) -> None:
-        self.on_operation: Callable[[Operation], None] | None = None
+        self.on_operation: Callable[[DiskOperation], None] | None = None
         """Called before each change, in the changing thread and without a lock: it may snapshot, wait or raise."""
         self._sector_bytes = sector_bytes
         self._lock = threading.RLock()
         self._tree = Tree()
 
     def snapshot(self) -> "SimulatedDisk":
-        """An independent copy of the running machine's disk, with all that is not durable yet."""
+        """Return an independent copy of the disk, with everything that is not durable yet."""
         with self._lock:
             return self._with(self._tree.copy())
 
     def power_cut(
         self, rng: random.Random, *, tearing: Tearing = Tearing.SECTOR, loss: NameLoss = NameLoss.ANY
     ) -> "SimulatedDisk":
-        """The disk as it may be found after a power cut now."""
+        """Return the disk as it may be found after a power cut now."""
         with self._lock:
             return self._with(random_state(self._tree, rng, tearing, loss))
 
     def all_power_cut_states(
         self, limit: int = 100_000, *, tearing: Tearing = Tearing.SECTOR, loss: NameLoss = NameLoss.ANY
     ) -> Iterator["SimulatedDisk"]:
-        """Every state that a power cut now may leave; a ValueError if these are more than `limit`."""
+        """Return every state that a power cut now may leave; a ValueError if there are more than `limit`."""
         with self._lock:
             frozen = self._tree.copy()
         return map(self._with, all_states(frozen, limit, tearing, loss))
 
     def drop_caches(self, rng: random.Random) -> None:
-        """Let memory forget what failed datasyncs left in it, so that reads show what the disk really holds."""
+        """Forget what failed datasyncs left in memory: reads show what the disk holds."""
         with self._lock:
             for file in self._tree.files().values():
                 file.drop_cache(rng)
 
     def count_unsynced(self) -> int:
-        """How many sectors and changes of names are not durable: the more, the more a power cut can do."""
+        """Return how many sectors and changes of names are not durable."""
         with self._lock:
             return len(self._tree.pending) + sum(len(file.versions) for file in self._tree.files().values())
 
     def unsynced(self) -> list[str]:
-        """What is not durable, in words."""
+        """Describe what is not durable."""
         with self._lock:
             names = [
                 f"{owner}:{name} -> {node}" for change in self._tree.pending for owner, name, node in change.entries
@@ -563,12 +557,12 @@ class SimulatedDisk:
 
     def open(self, path: Path, *, create: bool = False) -> "SimulatedFile":
         if create:
-            self._announce(Operation(Kind.CREATE, path))
+            self._announce(DiskOperation(Kind.CREATE, path))
             with self._lock:
                 parent = self._parent(path)
                 if path.name in self._tree.directory(parent).entries:
                     _fail(errno.EEXIST, path)
-                self._tree.change(Entry(parent, path.name, self._tree.add(Content(self._sector_bytes))))
+                self._tree.change(NameEntry(parent, path.name, self._tree.add(Content(self._sector_bytes))))
         elif not self.exists(path):
             _fail(errno.ENOENT, path)
         return SimulatedFile(path, self._lock, self._announce, self._content)
@@ -598,17 +592,17 @@ class SimulatedDisk:
                 return []
 
     def make_directory(self, path: Path) -> None:
-        self._announce(Operation(Kind.MAKE_DIRECTORY, path))
+        self._announce(DiskOperation(Kind.MAKE_DIRECTORY, path))
         with self._lock:
             parent = self._parent(path)
             found = self._tree.directory(parent).entries.get(path.name)
             if found is None:
-                self._tree.change(Entry(parent, path.name, self._tree.add(Directory())))
+                self._tree.change(NameEntry(parent, path.name, self._tree.add(Directory())))
             elif not isinstance(self._tree.nodes[found], Directory):
                 _fail(errno.EEXIST, path)
 
     def replace(self, source: Path, target: Path) -> None:
-        self._announce(Operation(Kind.REPLACE, source, target=target))
+        self._announce(DiskOperation(Kind.REPLACE, source, target=target))
         with self._lock:
             source_parent, target_parent = self._parent(source), self._parent(target)
             moved = self._find(source)
@@ -619,17 +613,17 @@ class SimulatedDisk:
                 _fail(errno.EINVAL, target)
             if there is not None:
                 self._check_replaceable(self._tree.nodes[moved], self._tree.nodes[there], target)
-            self._tree.change(Entry(source_parent, source.name, None), Entry(target_parent, target.name, moved))
+            self._tree.change(NameEntry(source_parent, source.name, None), NameEntry(target_parent, target.name, moved))
 
     def remove(self, path: Path) -> None:
-        self._announce(Operation(Kind.REMOVE, path))
+        self._announce(DiskOperation(Kind.REMOVE, path))
         with self._lock:
             self._content(path)
-            self._tree.change(Entry(self._parent(path), path.name, None))
+            self._tree.change(NameEntry(self._parent(path), path.name, None))
 
     def remove_tree(self, path: Path) -> None:
-        """Not one change but many, each announced."""
-        self._announce(Operation(Kind.REMOVE_TREE, path))
+        """Remove in many steps, each announced to `on_operation`."""
+        self._announce(DiskOperation(Kind.REMOVE_TREE, path))
         with self._lock:
             entries = dict(self._tree.directory(self._directory(path)).entries)
         for name, number in sorted(entries.items()):
@@ -637,14 +631,14 @@ class SimulatedDisk:
                 self.remove_tree(path / name)
             else:
                 self.remove(path / name)
-        self._announce(Operation(Kind.REMOVE, path))
+        self._announce(DiskOperation(Kind.REMOVE, path))
         with self._lock:
             if self._tree.directory(self._directory(path)).entries:
                 _fail(errno.ENOTEMPTY, path)
-            self._tree.change(Entry(self._parent(path), path.name, None))
+            self._tree.change(NameEntry(self._parent(path), path.name, None))
 
     def sync_directory(self, path: Path) -> None:
-        self._announce(Operation(Kind.SYNC_DIRECTORY, path))
+        self._announce(DiskOperation(Kind.SYNC_DIRECTORY, path))
         with self._lock:
             self._tree.sync(self._directory(path))
 
@@ -653,7 +647,7 @@ class SimulatedDisk:
         other._tree = tree
         return other
 
-    def _announce(self, operation: Operation) -> None:
+    def _announce(self, operation: DiskOperation) -> None:
         if self.on_operation is not None:
             self.on_operation(operation)
 
@@ -694,13 +688,13 @@ class SimulatedDisk:
 
 
 class SimulatedFile:
-    """An open file; like `LocalFile` it looks its path up at first use, and again when used after `close`."""
+    """An open file. Like `LocalFile` it looks up its path at the first use, and again after `close`."""
 
     def __init__(
         self,
         path: Path,
         lock: threading.RLock,
-        announce: Callable[[Operation], None],
+        announce: Callable[[DiskOperation], None],
         find: Callable[[Path], Content],
     ) -> None:
         self.path = path
@@ -711,14 +705,14 @@ class SimulatedFile:
 
     def write(self, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> int:
         data = b"".join(buffers)
-        self._announce(Operation(Kind.WRITE, self.path, position, len(data)))
+        self._announce(DiskOperation(Kind.WRITE, self.path, position, len(data)))
         with self._lock:
             content = self._content()
             if position < 0 or len(buffers) > MAX_BUFFERS:
                 _fail(errno.EINVAL, self.path)
             content.write(data, position)
         if durable:
-            self._announce(Operation(Kind.DATASYNC, self.path))
+            self._announce(DiskOperation(Kind.DATASYNC, self.path))
             with self._lock:
                 content.sync_range(position, position + len(data))
         return len(data)
@@ -731,18 +725,18 @@ class SimulatedFile:
             return content.read(length, position)
 
     def datasync(self) -> None:
-        self._announce(Operation(Kind.DATASYNC, self.path))
+        self._announce(DiskOperation(Kind.DATASYNC, self.path))
         with self._lock:
             self._content().datasync()
 
     def fail_datasync(self) -> None:
-        """What a datasync does to the disk when it fails; raising the error is the caller's part."""
-        self._announce(Operation(Kind.DATASYNC, self.path))
+        """Do to the disk what a failed datasync does. The caller raises the error."""
+        self._announce(DiskOperation(Kind.DATASYNC, self.path))
         with self._lock:
             self._content().fail_datasync()
 
     def allocate(self, end: int) -> None:
-        self._announce(Operation(Kind.ALLOCATE, self.path, length=end))
+        self._announce(DiskOperation(Kind.ALLOCATE, self.path, length=end))
         with self._lock:
             content = self._content()
             if end <= 0:
@@ -750,7 +744,7 @@ class SimulatedFile:
             content.allocate(end)
 
     def truncate(self, length: int) -> None:
-        self._announce(Operation(Kind.TRUNCATE, self.path, length=length))
+        self._announce(DiskOperation(Kind.TRUNCATE, self.path, length=length))
         with self._lock:
             content = self._content()
             if length < 0:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from tests.tcp_proxy import TcpProxy
 
 from icestream.metadata import EtcdOptions, MemoryMetadataStore, MetadataStore, Put, SqliteMetadataStore
 from icestream.metadata.etcd.store import EtcdMetadataStore
-from icestream.testing.tcp_proxy import TcpProxy
 from icestream_servers import EtcdCluster, EtcdServer, compact
 
 HISTORY_EVENTS = 200

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from tests.conformance.object_stores.conftest import PLACES, Cloud
+from tests.http_proxy import Answer, FaultProxy
 
 from icestream.cloud import ObjectStore
 from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings
 from icestream.model.errors import IcestreamError, InvalidRequestError, UnavailableError
-from icestream.testing.http_proxy import Answer, FaultProxy
 from icestream_servers import AzuriteServer, S3Server, free_port
 from icestream_servers.azurite import ACCOUNT, ACCOUNT_KEY
 from icestream_servers.s3 import ACCESS_KEY, SECRET_KEY

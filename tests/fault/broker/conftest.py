@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.fault.broker.oracle import PATIENCE_SECONDS
+
+from icestream.testing.history import PATIENCE_SECONDS
 
 ENSURE_STRACE = Path(__file__).parents[3] / "dev" / "ensure_strace.sh"
 

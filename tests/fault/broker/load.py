@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
-from tests.fault.broker.oracle import PATIENCE_SECONDS, Oracle, Row, rows
 
 from icestream import Client, aio
 from icestream.client import BatchReceipt, Consumer, Receipt
+from icestream.testing.history import PATIENCE_SECONDS, HistoryChecker, StoredMessage, rows
 
 BUFFER_BYTES = 128 << 10
 OPTIONS = {"retry_timeout": PATIENCE_SECONDS, "block_timeout": PATIENCE_SECONDS, "max_buffer_bytes": BUFFER_BYTES}
@@ -21,7 +21,7 @@ OPTIONS = {"retry_timeout": PATIENCE_SECONDS, "block_timeout": PATIENCE_SECONDS,
 class Load:
     """Senders to some topics until `stop` is set; each is a function that runs on a thread of its own."""
 
-    def __init__(self, url: str, oracle: Oracle, topics: tuple[str, ...], seed: int) -> None:
+    def __init__(self, url: str, oracle: HistoryChecker, topics: tuple[str, ...], seed: int) -> None:
         self._url = url
         self._oracle = oracle
         self._topics = topics
@@ -148,7 +148,7 @@ class Follower:
     def __init__(self, client: Client, topic: str) -> None:
         self._consumer: Consumer = client.consume(topic, "earliest", follow=True)
         self._changed = threading.Condition()
-        self._rows: list[Row] = []
+        self._rows: list[StoredMessage] = []
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._follow, name=f"follow-{topic}", daemon=True)
         self._thread.start()
@@ -164,7 +164,7 @@ class Follower:
                 self._error = error
                 self._changed.notify_all()
 
-    def rows_up_to(self, end: int) -> list[Row]:
+    def rows_up_to(self, end: int) -> list[StoredMessage]:
         """What it saw, once that is at least up to an offset."""
         with self._changed:
             self._changed.wait_for(lambda: self._error or len(self._rows) >= end, PATIENCE_SECONDS)

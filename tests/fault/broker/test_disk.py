@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.fault.broker.conftest import failing_calls
 from tests.fault.broker.load import Load
-from tests.fault.broker.oracle import PATIENCE_SECONDS, Oracle, rows
 from tests.integration.flight.plain import PlainClient, error_of, failure, messages
 
 from icestream import Client
 from icestream.broker_process import BrokerProcess
+from icestream.testing.history import PATIENCE_SECONDS, HistoryChecker, rows
 
 TOPICS = ("disk/first", "disk/second")
 PROBED = "disk/probed"
@@ -74,13 +74,13 @@ def broker_on(disk: Path) -> BrokerProcess:
     return BrokerProcess(disk / "data", environ=SMALL, log_file=disk.parent / "broker.log")
 
 
-def check_topics(broker: BrokerProcess, oracle: Oracle) -> None:
+def check_topics(broker: BrokerProcess, oracle: HistoryChecker) -> None:
     with Client(broker.flight) as client:
         for topic in TOPICS:
             oracle.check(topic, rows(client.read(topic)))
 
 
-def check_after_restarts(broker: BrokerProcess, oracle: Oracle, probe: Probe) -> None:
+def check_after_restarts(broker: BrokerProcess, oracle: HistoryChecker, probe: Probe) -> None:
     """What is there is there after a kill and after a clean stop as well."""
     probe.check()
     check_topics(broker, oracle)
@@ -93,7 +93,7 @@ def check_after_restarts(broker: BrokerProcess, oracle: Oracle, probe: Probe) ->
 
 
 @contextlib.contextmanager
-def under_load(broker: BrokerProcess, oracle: Oracle) -> Iterator[Probe]:
+def under_load(broker: BrokerProcess, oracle: HistoryChecker) -> Iterator[Probe]:
     """Load on some topics, and a probe that has published to another one; all is acknowledged at the end."""
     probe = Probe(broker)
     with Client(broker.flight) as client:
@@ -108,7 +108,7 @@ def under_load(broker: BrokerProcess, oracle: Oracle) -> Iterator[Probe]:
 
 
 def test_a_full_disk_refuses_with_its_cause_loses_nothing_and_when_there_is_room_all_goes_on(small_disk: Path) -> None:
-    oracle, ballast = Oracle(), small_disk / "ballast"
+    oracle, ballast = HistoryChecker(), small_disk / "ballast"
     with broker_on(small_disk) as broker:
         with under_load(broker, oracle) as probe:
             fill(ballast)
@@ -145,7 +145,7 @@ def test_the_client_waits_for_room_and_goes_on_without_being_told(small_disk: Pa
 
 
 def test_a_broker_whose_own_messages_cannot_be_written_either_goes_on_when_there_is_room(small_disk: Path) -> None:
-    oracle, ballast = Oracle(), small_disk / "ballast"
+    oracle, ballast = HistoryChecker(), small_disk / "ballast"
     with BrokerProcess(small_disk / "data", environ=SMALL) as broker:
         assert broker.log_file.is_relative_to(small_disk)
         with under_load(broker, oracle) as probe:
@@ -209,7 +209,7 @@ def test_a_topic_cannot_be_made_on_a_full_disk_and_can_when_there_is_room(small_
 def test_calls_that_fail_lose_nothing_and_double_nothing_and_afterwards_all_goes_on(
     tmp_path: Path, strace: str, calls: str, fault: str, cause: str
 ) -> None:
-    oracle = Oracle()
+    oracle = HistoryChecker()
     with BrokerProcess(tmp_path / "data", environ=SMALL) as broker:
         with under_load(broker, oracle) as probe:
             with failing_calls(strace, broker.pid, calls, fault):
@@ -225,7 +225,7 @@ def test_calls_that_fail_lose_nothing_and_double_nothing_and_afterwards_all_goes
 
 
 def test_files_that_may_not_grow_give_short_writes_and_lose_nothing(tmp_path: Path) -> None:
-    oracle = Oracle()
+    oracle = HistoryChecker()
     with BrokerProcess(tmp_path / "data", environ=SMALL | {"ICESTREAM_WAL__PREALLOCATE_BYTES": "0"}) as broker:
         with under_load(broker, oracle) as probe:
             _, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.fault.broker.load import Follower, Load
-from tests.fault.broker.oracle import Oracle, Row, rows
 
 from icestream import Client
 from icestream.broker_process import BrokerProcess
+from icestream.testing.history import HistoryChecker, StoredMessage, rows
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 ROUNDS_PER_SEED = 150 if SOAK else 15
@@ -18,7 +18,7 @@ TOPICS = ("kill/first", "kill/second")
 TINY_SEGMENTS = {"ICESTREAM_WAL__MAX_FILE_SIZE": "65536", "ICESTREAM_WAL__FILE_SYNC__INTERVAL_MS": "50"}
 
 
-def kill_and_restart(broker: BrokerProcess, oracle: Oracle, rng: random.Random) -> None:
+def kill_and_restart(broker: BrokerProcess, oracle: HistoryChecker, rng: random.Random) -> None:
     """One round: so many acknowledgements, the end, a new start; what was acknowledged is there at once."""
     oracle.wait_for_acks(oracle.acks + rng.choice((0, 1, rng.randint(2, 100), *[rng.randint(100, 1500)] * 2)))
     broker.kill()
@@ -29,12 +29,12 @@ def kill_and_restart(broker: BrokerProcess, oracle: Oracle, rng: random.Random) 
             assert client.describe_topic(topic).durable_end > offset, "the log is shorter than what was acknowledged"
 
 
-def read_all(broker: BrokerProcess, topic: str) -> list[Row]:
+def read_all(broker: BrokerProcess, topic: str) -> list[StoredMessage]:
     with Client(broker.flight) as client:
         return rows(client.read(topic))
 
 
-def run_rounds(broker: BrokerProcess, oracle: Oracle, seed: int) -> None:
+def run_rounds(broker: BrokerProcess, oracle: HistoryChecker, seed: int) -> None:
     rng = random.Random(seed)
     with Client(broker.flight) as client, contextlib.ExitStack() as followers:
         for topic in TOPICS:
@@ -52,7 +52,7 @@ def run_rounds(broker: BrokerProcess, oracle: Oracle, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill_9_under_load_loses_nothing_doubles_nothing_and_keeps_every_order(tmp_path: Path, seed: int) -> None:
-    oracle = Oracle()
+    oracle = HistoryChecker()
     broker = BrokerProcess(tmp_path / "data", environ=TINY_SEGMENTS)
     try:
         with broker:

@@ -13,13 +13,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy, Hold
+from tests.tcp_proxy import TcpProxy
 
 from icestream.cloud import ObjectStore
 from icestream.cloud.opendal_store import open_object_store
 from icestream.config import CloudSettings
 from icestream.model.errors import ObjectExistsError, UnavailableError
-from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy, Hold
-from icestream.testing.tcp_proxy import TcpProxy
 from icestream_servers import S3Server
 
 MIB = 1024 * 1024

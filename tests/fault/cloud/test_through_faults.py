@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
 from tests.reading import TOPIC, pairs
 
 from icestream.config import Settings
@@ -17,7 +18,6 @@ from icestream.model.errors import IcestreamError
 from icestream.model.messages import message_batch
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage, Topic
-from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
 from icestream_servers import S3Server
 
 SEED = int(os.environ.get("ICESTREAM_SEED", "1"))

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from tests.fault.cloud.uploads import check_object
+from tests.memory_objects import MemoryObjects
 
 from icestream.cloud import ObjectDescriptor, ObjectMap, UploadHead
 from icestream.cloud.object_builder import ObjectBuilder
@@ -21,7 +22,6 @@ from icestream.model.messages import Encoding
 from icestream.model.names import TopicName
 from icestream.storage.cloud.log_source import LogNotes, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.testing.memory_objects import MemoryObjects
 from icestream.wal import LocalFiles, Log, LogContext, LogOptions, StreamInfo, prepare
 from icestream.wal.records import load_stream
 from icestream_servers import EtcdServer

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import xxhash
+from tests.memory_objects import MemoryObjects
 
 from icestream.cloud import ObjectDescriptor, ObjectMap, Trailer, UploadHead, check_trailer
 from icestream.cloud.object import ObjectName, stream_prefix
@@ -30,8 +31,7 @@ from icestream.model.names import TopicName
 from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud.log_source import NOTES_FILE, LogNotes, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.testing import Operation, SimulatedCrash, SimulatedDisk
-from icestream.testing.memory_objects import MemoryObjects
+from icestream.testing import DiskOperation, SimulatedCrash, SimulatedDisk
 from icestream.wal import FrameCache, Log, LogContext, LogOptions, StreamInfo, prepare
 from icestream.wal.files import make_directories
 from icestream.wal.producers import Producers
@@ -158,7 +158,7 @@ class World:
             made.append(descriptor)
         return made
 
-    def _on_disk(self, operation: Operation) -> None:
+    def _on_disk(self, operation: DiskOperation) -> None:
         if NOTES_FILE in str(operation.path):
             self.step(f"notes {operation.kind.value}")
 

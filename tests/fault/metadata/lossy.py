@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 
-from icestream.testing.tcp_proxy import TcpProxy
+from tests.tcp_proxy import TcpProxy
 
 
 class LossyProxy(TcpProxy):

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 from tests.fault.pipeline.harness import Sections, Site
+from tests.http_proxy import FaultProxy
 
 from icestream.broker_process import BrokerProcess
-from icestream.testing.http_proxy import FaultProxy
 from icestream_servers import RestCatalogServer, S3Server
 
 MakeSite = Callable[..., Site]

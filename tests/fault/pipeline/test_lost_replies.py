@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fault.pipeline.harness import InlineJobs, Site, once
-
-from icestream.testing.http_proxy import Answer, CutReply, CutRequest, DropReply, Fault, FaultProxy, Hold
+from tests.http_proxy import Answer, CutReply, CutRequest, DropReply, Fault, FaultProxy, Hold
 
 ROUNDS = 60 if os.environ.get("ICESTREAM_SOAK") else 8
 COMMIT: dict[str, Any] = {"method": "POST", "path": "/tables/"}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.fault.pipeline.conftest import MakeSite, environ
 from tests.fault.pipeline.harness import Site
+from tests.http_proxy import FaultProxy, Hold
+from tests.tcp_proxy import TcpProxy
 
 from icestream.broker_process import BrokerProcess
-from icestream.testing.http_proxy import FaultProxy, Hold
-from icestream.testing.tcp_proxy import TcpProxy
 from icestream_servers import PostgresServer, RestCatalogServer, S3Server
 
 CUTS = 200 if os.environ.get("ICESTREAM_SOAK") else 20

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.fault.pipeline.conftest import MakeSite
 from tests.fault.pipeline.harness import Site
+from tests.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
 
 from icestream.broker_process import BrokerProcess
-from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fault, FaultProxy
 from icestream_servers import RestCatalogServer, S3Server
 
 ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 4

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.log_model import DIRECTORY, LogModel, ManualPool, open_log, read_all, submit_together
 
 from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Complete, decode
 from icestream.testing import Fail, FaultPlan, FaultyFiles, Kind, SimulatedDisk
-from icestream.testing.log_model import DIRECTORY, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import Files, Log, LogOptions
 from icestream.wal.segment import (
     SEGMENT_FOOTER_BYTES,

@@ -5,10 +5,10 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+from tests.log_model import Batch, open_log, read_all
 
 from icestream.model.errors import LogUnavailableError
 from icestream.testing import FaultPlan, FaultyFiles, SimulatedDisk
-from icestream.testing.log_model import Batch, open_log, read_all
 from icestream.wal import Log, LogOptions, LogReader
 
 OPTIONS = LogOptions(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from tests.log_model import DIRECTORY, Batch, LogModel, ManualPool, open_log, submit_together
 
 from icestream.model.enums import SyncMode
-from icestream.testing import NameLoss, Operation, SimulatedDisk, Tearing
-from icestream.testing.log_model import DIRECTORY, Batch, LogModel, ManualPool, open_log, submit_together
+from icestream.testing import DiskOperation, NameLoss, SimulatedDisk, Tearing
 from icestream.wal import Log, LogOptions
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
@@ -49,7 +49,7 @@ class Recorder:
     def __post_init__(self) -> None:
         self.disk.on_operation = self.note
 
-    def note(self, operation: Operation | str) -> None:
+    def note(self, operation: DiskOperation | str) -> None:
         model = self.model.copy()
         if self.durable_offset is not None:
             model.kept = tuple(kept for kept in model.kept if kept.end_offset <= (self.durable_offset or 0))

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.log_model import DIRECTORY, STREAM, LogModel, ManualPool, open_log, read_all, submit_together
 
 from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Complete, decode
 from icestream.model.messages import Encoding
 from icestream.testing import SimulatedDisk
-from icestream.testing.log_model import DIRECTORY, STREAM, LogModel, ManualPool, open_log, read_all, submit_together
 from icestream.wal import LogOptions
 from icestream.wal.inspect import inspect_directory
 from icestream.wal.repair import repair_directory

@@ -1,9 +1,9 @@
 """A log cut off, or overwritten with zeros, at every byte of its last writes."""
 
 import pytest
+from tests.log_model import DIRECTORY, Batch, LogModel, ManualPool, open_log, read_all, submit_together
 
-from icestream.testing import Kind, Operation, SimulatedDisk
-from icestream.testing.log_model import DIRECTORY, Batch, LogModel, ManualPool, open_log, read_all, submit_together
+from icestream.testing import DiskOperation, Kind, SimulatedDisk
 from icestream.wal import LogOptions
 from icestream.wal.segment import SEGMENT_HEADER_BYTES, segment_path
 
@@ -34,7 +34,7 @@ class Torn:
         submit_together(log, self.model, self.last)
         pool.run()
 
-    def _watch(self, operation: Operation) -> None:
+    def _watch(self, operation: DiskOperation) -> None:
         if operation.kind is Kind.DATASYNC and operation.path == SEGMENT:
             self.before_sync.append((self.disk.snapshot(), self.model.copy()))
 

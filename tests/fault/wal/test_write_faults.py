@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
+from tests.log_model import DIRECTORY, Batch, LogModel, open_log, read_all
 
 from icestream.model.enums import SyncMode
 from icestream.model.errors import LogUnavailableError
 from icestream.testing import (
     Crash,
+    DiskOperation,
     Fail,
     Fault,
     FaultPlan,
     FaultyFiles,
     Kind,
-    Operation,
     ShortWrite,
     SimulatedCrash,
     SimulatedDisk,
 )
-from icestream.testing.log_model import DIRECTORY, Batch, LogModel, open_log, read_all
 from icestream.wal import Log, LogOptions
 from icestream.wal.segment import segment_path
 
@@ -52,7 +52,7 @@ class Machine:
         self.files = FaultyFiles(self.disk, self.plan)
         self.disk.on_operation = self._note
 
-    def _note(self, operation: Operation) -> None:
+    def _note(self, operation: DiskOperation) -> None:
         if self.plan.injected:
             self.snapshots.append((str(operation), self.disk.snapshot(), self.model.copy()))
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.flight as fl
+from tests.tcp_proxy import HOST, TcpProxy
 
 from icestream import Client
 from icestream.config import Settings
@@ -30,7 +31,6 @@ from icestream.protocol.publish import split_lone_message
 from icestream.server.flight.door import FlightDoor
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
-from icestream.testing.tcp_proxy import HOST, TcpProxy
 
 BROKEN = "the connection broke"
 VERSION = "1.2.3"

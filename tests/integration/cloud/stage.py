@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.memory_objects import MemoryObjects
 
 from icestream.config import Settings
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, Topic
-from icestream.testing.memory_objects import MemoryObjects
 
 PATIENCE_SECONDS = 30.0
 NEVER = 86_400

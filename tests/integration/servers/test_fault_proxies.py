@@ -6,10 +6,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from requests.exceptions import RequestException
 from sqlalchemy.exc import OperationalError
+from tests.http_proxy import Answer, CutReply, DropReply, FaultProxy
 from tests.integration.servers.tables import ROWS, s3_properties
+from tests.tcp_proxy import TcpProxy
 
-from icestream.testing.http_proxy import Answer, CutReply, DropReply, FaultProxy
-from icestream.testing.tcp_proxy import TcpProxy
 from icestream_servers import PostgresServer, RestCatalogServer, S3Server
 
 

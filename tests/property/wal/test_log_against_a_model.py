@@ -9,10 +9,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.log_model import Batch, LogModel, ManualPool, open_log, submit_together
 
 from icestream.model.errors import LogUnavailableError, OffsetOutOfRangeError, SequenceError
 from icestream.testing import Fail, FaultPlan, FaultyFiles, Kind, NameLoss, ShortWrite, SimulatedDisk, Tearing
-from icestream.testing.log_model import Batch, LogModel, ManualPool, open_log, submit_together
 from icestream.wal import Log, LogOptions, LogReader, offset_at_time
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
+from tests.tcp_proxy import HOST, TcpProxy
 
 from icestream.model.errors import IcestreamError
 from icestream.model.messages import STREAM_SCHEMA
-from icestream.testing.tcp_proxy import HOST, TcpProxy
 
 DELIVERY_SCHEMA = STREAM_SCHEMA.append(pa.field("redelivery_count", pa.int32()))
 PATIENCE_SECONDS = 60.0

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
+from tests.memory_objects import MemoryObjects
 
 from icestream.cloud import ObjectMap, UploadHead
 from icestream.cloud.object import ObjectName, object_key
@@ -13,7 +14,6 @@ from icestream.model.errors import ConflictError, DamagedError, StaleEpochError,
 from icestream.model.messages import Encoding
 from icestream.storage.cloud.log_source import NOTES_FILE
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.testing.memory_objects import MemoryObjects
 from icestream.wal import prepare
 from icestream.wal.segment import segment_path
 

@@ -9,11 +9,11 @@ import pytest
 from icestream.testing import (
     Call,
     Crash,
+    DiskOperation,
     Fail,
     FaultPlan,
     FaultyFiles,
     Kind,
-    Operation,
     ShortWrite,
     SimulatedCrash,
     SimulatedDisk,
@@ -176,10 +176,10 @@ def test_a_crash_at_a_datasync_loses_nothing_of_the_page_cache() -> None:
 
 
 def test_a_function_is_called_before_the_call_goes_on(files: FaultyFiles) -> None:
-    seen: list[tuple[Operation, bool]] = []
+    seen: list[tuple[DiskOperation, bool]] = []
     files.plan.add(Call(lambda operation: seen.append((operation, files.exists(PATH)))), Kind.CREATE)
     files.open(PATH, create=True)
-    assert seen == [(Operation(Kind.CREATE, PATH), False)]
+    assert seen == [(DiskOperation(Kind.CREATE, PATH), False)]
     assert files.exists(PATH)
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from tests.log_model import Batch, Kept, LogModel, ManualPool, open_log, submit_together
 
 from icestream.testing import SimulatedDisk
-from icestream.testing.log_model import Batch, Kept, LogModel, ManualPool, open_log, submit_together
 from icestream.wal import Log, LogOptions
 
 

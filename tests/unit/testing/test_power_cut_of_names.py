@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from icestream.testing import Kind, NameLoss, Operation, SimulatedDisk
+from icestream.testing import DiskOperation, Kind, NameLoss, SimulatedDisk
 
 ROOT = Path("/")
 
@@ -185,7 +185,7 @@ def test_the_hook_hears_of_each_change_before_it_happens(disk: SimulatedDisk) ->
 
 
 def test_an_exception_of_the_hook_keeps_the_change_from_happening(disk: SimulatedDisk) -> None:
-    def refuse(operation: Operation) -> None:
+    def refuse(operation: DiskOperation) -> None:
         if operation.kind is Kind.CREATE:
             raise RuntimeError
 

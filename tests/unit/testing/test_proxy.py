@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-
-from icestream.testing.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, FaultProxy, Hold
+from tests.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, FaultProxy, Hold
 
 PATIENCE_SECONDS = 30
 

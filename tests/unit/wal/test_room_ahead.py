@@ -2,8 +2,9 @@
 
 import itertools
 
-from icestream.testing import Kind, Operation, SimulatedDisk
-from icestream.testing.log_model import DIRECTORY, LogModel, open_log
+from tests.log_model import DIRECTORY, LogModel, open_log
+
+from icestream.testing import DiskOperation, Kind, SimulatedDisk
 from icestream.wal import LogOptions
 from icestream.wal.segment import segment_path
 
@@ -16,7 +17,7 @@ def changes(payload_bytes: int, count: int) -> tuple[list[Kind], list[int]]:
     disk, model, seen, sizes = SimulatedDisk(), LogModel(), list[Kind](), list[int]()
     log = open_log(disk, OPTIONS)
 
-    def note(operation: Operation) -> None:
+    def note(operation: DiskOperation) -> None:
         if operation.path == SEGMENT:
             seen.append(operation.kind)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from tests.log_model import DIRECTORY, LogModel, open_log, read_all
 
 from icestream.model.errors import DamagedError, IcestreamError, LogUnavailableError
-from icestream.testing import Call, Fail, FaultPlan, FaultyFiles, Kind, Operation, SimulatedDisk
-from icestream.testing.log_model import DIRECTORY, LogModel, open_log, read_all
+from icestream.testing import Call, DiskOperation, Fail, FaultPlan, FaultyFiles, Kind, SimulatedDisk
 from icestream.wal import Log, LogOptions, LogState
 from icestream.wal.segment import SEGMENT_HEADER_BYTES, segment_path
 
@@ -140,7 +140,7 @@ def test_a_reader_sees_nothing_that_is_not_durable() -> None:
     publish(log, model)
     seen: list[tuple[int, int]] = []
 
-    def look(_operation: Operation) -> None:
+    def look(_operation: DiskOperation) -> None:
         seen.append((log.durable_end, len(read_all(log))))
 
     plan.add(Call(look), Kind.DATASYNC)

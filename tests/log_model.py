@@ -1,6 +1,6 @@
-"""An oracle for logs: it knows what a log was given and what it promised, and checks what it holds.
+"""A model of a log: it records what was sent and acknowledged, and checks what the log holds.
 
-Every batch has its own bytes, so that a frame found after a crash is either exactly one that was sent, or wrong.
+Every batch has unique bytes, so that a frame found after a crash is either exactly one that was sent, or wrong.
 """
 
 import itertools
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A batch that a log has to keep, at its place."""
+    """A batch that a log must keep, and its offset."""
 
     base_offset: int
     batch: Batch
@@ -64,7 +64,7 @@ class LogModel:
     def new_batch(self, producer: str, message_count: int, nbytes: int) -> Batch:
         """The producer's next batch, of about `nbytes`. It counts as sent."""
         self.made += 1
-        body = random.Random(self.made).randbytes(nbytes) + self.made.to_bytes(4)  # noqa: S311 - no secret
+        body = random.Random(self.made).randbytes(nbytes) + self.made.to_bytes(4)
         last = next((sent for sent in reversed(self.sent.values()) if producer and sent.producer == producer), None)
         sequence = last.sequence + last.message_count if last else 0
         return self.send(Batch(producer, sequence, message_count, body))

@@ -1,6 +1,6 @@
-"""A proxy for any protocol over TCP, on a port of 127.0.0.1, whose connections can be cut and refused.
+"""A TCP proxy whose connections can be cut and refused.
 
-What a client sees when a server's machine goes away, and when it comes back at the same address.
+Clients see what they see when a server's machine goes away and comes back at the same address.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 HOST = "127.0.0.1"
 
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 10
 _STOP_SECONDS = 10
 
@@ -39,7 +39,7 @@ class TcpProxy:
         return f"http://{self.address}"
 
     def allow(self) -> None:
-        """Take connections (again), always on the same port."""
+        """Accept connections (again), always on the same port."""
         with self._lock:
             if self._listener is None:
                 self._listener = socket.create_server((HOST, self.port))
@@ -47,7 +47,7 @@ class TcpProxy:
                 self._begin(threading.Thread(target=self._accept, args=(self._listener,), daemon=True))
 
     def refuse(self) -> None:
-        """Take no more connections: a client's attempt is refused at once. Open ones are cut."""
+        """Refuse new connections, and cut the open ones."""
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:
@@ -55,7 +55,7 @@ class TcpProxy:
         self.cut()
 
     def cut(self) -> None:
-        """Break all open connections; new ones are taken."""
+        """Break all open connections; accept new ones."""
         with self._lock:
             sockets = list(self._sockets)
         for one in sockets:
@@ -128,7 +128,7 @@ class TcpProxy:
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while data := source.recv(_PIECE_BYTES):
+        while data := source.recv(_CHUNK_BYTES):
             sink.sendall(data)
     for one in (source, sink):
         _break(one, close=False)
@@ -136,6 +136,6 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 def _break(one: socket.socket, *, close: bool = True) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)  # wakes whoever waits on it, which closing alone does not
+        one.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits on it, which closing alone does not
     if close:
         one.close()

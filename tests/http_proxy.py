@@ -1,12 +1,12 @@
-"""An HTTP proxy that lets chosen requests go wrong, as networks and servers do.
+"""An HTTP proxy that makes chosen requests fail, as networks and servers do.
 
     with FaultProxy(catalog.url) as proxy:
         lost = proxy.inject(DropReply(), method="POST", path="/tables/")
         commit(Settings(**catalog.settings(endpoint=proxy.url)))    # the catalog commits, the client never hears of it
         assert lost.count == 1
 
-It stands where the server is expected: clients take its address as the endpoint. Requests are passed on byte for byte,
-`Host` included, so signatures over them stay right. Bodies are streamed, never held in memory.
+Clients use its address as the endpoint. It passes requests on byte for byte, `Host` included, so signatures stay valid.
+It streams bodies and never holds one in memory.
 """
 
 import contextlib
@@ -19,13 +19,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from icestream.testing.tcp_proxy import TcpProxy
+from tests.tcp_proxy import TcpProxy
 
-# --------------------
-# HTTP/1.1 as it is on the wire: heads, and bodies with their framing, passed on byte for byte.
+# HTTP/1.1 on the wire: heads, and bodies with their framing.
 
-
-_PIECE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 _MAX_HEAD_BYTES = 256 * 1024
 _BODILESS = (204, 304)
 
@@ -86,12 +84,12 @@ def read_head(source: io.BufferedIOBase) -> Head | None:
 
 
 def request_body(source: io.BufferedIOBase, head: Head) -> Iterator[bytes]:
-    """The body of a request in pieces, chunk sizes included."""
+    """The body of a request in parts, chunk sizes included."""
     return _framed(source, head) if head.has_known_end else iter(())
 
 
 def reply_body(source: io.BufferedIOBase, head: Head, method: str) -> Iterator[bytes]:
-    """The body of a reply in pieces, chunk sizes included."""
+    """The body of a reply in parts, chunk sizes included."""
     if method == "HEAD" or head.status in _BODILESS:
         return iter(())
     return _framed(source, head) if head.has_known_end else _until_end(source)
@@ -103,11 +101,11 @@ def _framed(source: io.BufferedIOBase, head: Head) -> Iterator[bytes]:
 
 def _exactly(source: io.BufferedIOBase, count: int) -> Iterator[bytes]:
     while count:
-        piece = source.read1(min(count, _PIECE_BYTES))
-        if not piece:
+        chunk = source.read1(min(count, _CHUNK_BYTES))
+        if not chunk:
             raise WireError("a body without its end")
-        count -= len(piece)
-        yield piece
+        count -= len(chunk)
+        yield chunk
 
 
 def _chunks(source: io.BufferedIOBase) -> Iterator[bytes]:
@@ -127,8 +125,8 @@ def _chunks(source: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def _until_end(source: io.BufferedIOBase) -> Iterator[bytes]:
-    while piece := source.read1(_PIECE_BYTES):
-        yield piece
+    while chunk := source.read1(_CHUNK_BYTES):
+        yield chunk
 
 
 _MAX_KEPT_EXCHANGES = 10_000
@@ -323,15 +321,15 @@ def _final_head(source: io.BufferedIOBase) -> Head | None:
     return None
 
 
-def _pass_on(pieces: Iterable[bytes], sink: socket.socket, limit_bytes: int | None) -> bool:
-    """Send all pieces, or only so many bytes of them; whether something was cut off."""
+def _pass_on(chunks: Iterable[bytes], sink: socket.socket, limit_bytes: int | None) -> bool:
+    """Send all chunks, or only so many bytes of them; whether something was cut off."""
     room = limit_bytes
-    for piece in pieces:
-        if room is not None and len(piece) > room:
-            sink.sendall(piece[:room])
+    for chunk in chunks:
+        if room is not None and len(chunk) > room:
+            sink.sendall(chunk[:room])
             return True
-        sink.sendall(piece)
-        room = None if room is None else room - len(piece)
+        sink.sendall(chunk)
+        room = None if room is None else room - len(chunk)
     return False
 
 
@@ -340,12 +338,12 @@ def _end(server: socket.socket) -> None:
     server.settimeout(_END_SECONDS)
     with contextlib.suppress(OSError):
         server.shutdown(socket.SHUT_WR)
-        while server.recv(_PIECE_BYTES):
+        while server.recv(_CHUNK_BYTES):
             pass
 
 
-def _drain(pieces: Iterable[bytes]) -> None:
-    deque(pieces, maxlen=0)
+def _drain(chunks: Iterable[bytes]) -> None:
+    deque(chunks, maxlen=0)
 
 
 def _answer(client: socket.socket, request: Head, answer: Answer) -> bool:

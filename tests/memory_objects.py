@@ -1,4 +1,4 @@
-"""An object store in memory that can fail at any operation, before it or when it has happened."""
+"""An object store in memory. Any operation can fail, before or after it has happened."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from icestream.model.errors import DamagedError, ObjectExistsError, ObjectNotFou
 from icestream.model.frame_bytes import Bytes
 
 Hook = Callable[[str, str], None]
-"""Told of every operation, by its name and the object's key; what it raises is the operation's outcome."""
+"""Gets every operation's name and the object's key. What it raises is the operation's outcome."""
 
 
 def _nothing(_operation: str, _key: str) -> None:
@@ -31,9 +31,9 @@ class MemoryObjects:
     ) -> None:
         self.objects: dict[str, bytes] = objects if objects is not None else {}
         self.before = before
-        """Called first: what it raises keeps the operation from happening."""
+        """Runs before the operation. If it raises, the operation does not happen."""
         self.after = after
-        """Called last: what it raises is heard, but the operation has happened."""
+        """Runs after the operation. If it raises, the operation has happened."""
         self.finished: list[tuple[str, int]] = []
         """Key and size of every object that was made with a writer."""
         self._clock = clock

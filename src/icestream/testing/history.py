@@ -1,4 +1,14 @@
-"""What producers sent and what they were told, kept apart from any broker, and so alive when a broker is not."""
+"""Checks a topic against the history of what producers sent and which acknowledgements they got.
+
+    history = HistoryChecker()
+    payload = history.sending("orders", "sender-1")
+    offset = producer.send(payload).result()
+    history.acknowledged("orders", offset, payload)
+    ...                                     # kill the broker, fill its disk, cut its network
+    history.check("orders", rows(client.read("orders")))
+
+The history lives in the test's process, so it survives whatever happens to the broker.
+"""
 
 import threading
 from collections import defaultdict
@@ -10,8 +20,8 @@ import pyarrow as pa
 PATIENCE_SECONDS = 120.0
 
 
-class Row(NamedTuple):
-    """One message as a reader got it."""
+class StoredMessage(NamedTuple):
+    """A message as a reader got it."""
 
     offset: int
     producer: str
@@ -19,13 +29,14 @@ class Row(NamedTuple):
     payload: bytes
 
 
-def rows(data: "pa.Table | pa.RecordBatch") -> list[Row]:
-    columns = [data.column(name).to_pylist() for name in Row._fields]
-    return [Row(*values) for values in zip(*columns, strict=True)]
+def rows(data: "pa.Table | pa.RecordBatch") -> list[StoredMessage]:
+    """Return the messages that `client.read` or a consumer returned."""
+    columns = [data.column(name).to_pylist() for name in StoredMessage._fields]
+    return [StoredMessage(*values) for values in zip(*columns, strict=True)]
 
 
-class Oracle:
-    """Every payload is unique, and begins with its sender's label and number."""
+class HistoryChecker:
+    """Records sends and acknowledgements. Every payload is unique: it begins with its sender's label and number."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,10 +46,8 @@ class Oracle:
         self._failure: BaseException | None = None
         self.acks = 0
 
-    # What producers tell
-
     def sending(self, topic: str, sender: str, filler: bytes = b"") -> bytes:
-        """The payload of a sender's next message."""
+        """Record a sender's next message, and return its payload."""
         with self._changed:
             sent = self._sent[topic, sender]
             payload = f"{sender}:{len(sent)}:".encode() + filler
@@ -46,6 +55,7 @@ class Oracle:
             return payload
 
     def acknowledged(self, topic: str, offset: int, payload: bytes) -> None:
+        """Record an acknowledgement."""
         with self._changed:
             if offset in self._acknowledged[topic]:
                 self._doubly.append(f"offset {offset} of {topic} was given to two messages")
@@ -54,14 +64,13 @@ class Oracle:
             self._changed.notify_all()
 
     def failed(self, error: BaseException) -> None:
-        """A sender has ended; who waits for acknowledgements must not wait for its."""
+        """Record that a sender has ended with an error: `wait_for_acks` raises it."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
 
-    # What a test asks
-
     def wait_for_acks(self, count: int) -> None:
+        """Wait until there are `count` acknowledgements in all."""
         with self._changed:
             reached = self._changed.wait_for(lambda: self._failure or self.acks >= count, PATIENCE_SECONDS)
             if self._failure is not None:
@@ -72,8 +81,11 @@ class Oracle:
         with self._changed:
             return max(self._acknowledged[topic], default=-1)
 
-    def check(self, topic: str, found: Iterable[Row], *, all_answered: bool = True) -> None:
-        """The topic's messages are what was acknowledged, where it was, in each sender's order, each once."""
+    def check(self, topic: str, found: Iterable[StoredMessage], *, all_answered: bool = True) -> None:
+        """Assert that every acknowledged message is at its offset, once, and that each sender's order is kept.
+
+        With `all_answered` every sent message must be there; without it, the last ones of a sender may be missing.
+        """
         found = list(found)
         with self._changed:
             assert not self._doubly, self._doubly
@@ -82,7 +94,7 @@ class Oracle:
                 assert offset < len(found), f"acknowledged offset {offset} is lost, {len(found)} are there"
                 assert found[offset].payload == payload, f"offset {offset} has other bytes than were acknowledged"
             senders = {sender: sent for (owner, sender), sent in self._sent.items() if owner == topic}
-        by_sender: dict[str, list[Row]] = defaultdict(list)
+        by_sender: dict[str, list[StoredMessage]] = defaultdict(list)
         for row in found:
             by_sender[row.payload.partition(b":")[0].decode()].append(row)
         assert by_sender.keys() <= senders.keys()
