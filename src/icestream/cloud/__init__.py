@@ -23,7 +23,9 @@ Modules
 
 from icestream.cloud.object import (
     FOOTER_BYTES,
+    TOPIC_FILE,
     ObjectDescriptor,
+    ObjectName,
     SegmentPart,
     Trailer,
     UploadHead,
@@ -32,25 +34,47 @@ from icestream.cloud.object import (
     decode_trailer,
     footer_data_bytes,
     inline_index,
+    stream_prefix,
+    topic_key,
+    topic_prefix,
 )
-from icestream.cloud.registry import ObjectMap, ObjectSpan, Registry
+from icestream.cloud.object_builder import LogPosition, LogRange, ObjectBuilder, SegmentSlice
+from icestream.cloud.reader import CloudReader, ObjectRemovedError, ReadPool, offset_at_time
+from icestream.cloud.registry import ObjectMap, ObjectSpan, Registry, StaticDescriptions
 from icestream.cloud.store import ObjectInfo, ObjectStore, ObjectWriter
+from icestream.cloud.uploader import Uploader, UploadNotes
 
 __all__ = [
     "FOOTER_BYTES",
+    "TOPIC_FILE",
+    "CloudReader",
+    "LogPosition",
+    "LogRange",
+    "ObjectBuilder",
     "ObjectDescriptor",
     "ObjectInfo",
     "ObjectMap",
+    "ObjectName",
+    "ObjectRemovedError",
     "ObjectSpan",
     "ObjectStore",
     "ObjectWriter",
+    "ReadPool",
     "Registry",
     "SegmentPart",
+    "SegmentSlice",
+    "StaticDescriptions",
     "Trailer",
     "UploadHead",
+    "UploadNotes",
+    "Uploader",
     "check_trailer",
     "damaged_object",
     "decode_trailer",
     "footer_data_bytes",
     "inline_index",
+    "offset_at_time",
+    "stream_prefix",
+    "topic_key",
+    "topic_prefix",
 ]

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from icestream.client.pipeline import TopicBacklog
-from icestream.cloud import ObjectDescriptor, ObjectStore
-from icestream.cloud.object import topic_prefix
+from icestream.cloud import ObjectDescriptor, ObjectStore, topic_prefix
 from icestream.config import Settings
 from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.errors import DamagedError, ObjectNotFoundError, UnavailableError

@@ -14,9 +14,7 @@ import pyarrow as pa
 
 from icestream.client import BrokerEndpoint, Client
 from icestream.client.range_reader import FrameReader
-from icestream.cloud import ObjectDescriptor, ObjectMap, ObjectStore
-from icestream.cloud.reader import CloudReader, ReadPool
-from icestream.cloud.registry import StaticDescriptions
+from icestream.cloud import CloudReader, ObjectDescriptor, ObjectMap, ObjectStore, ReadPool, StaticDescriptions
 from icestream.config import CloudSettings, ReaderSettings
 from icestream.model.errors import DamagedError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame

@@ -28,8 +28,7 @@ from icestream.model.messages import slice_from
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.pipeline.fetch import Fetch
-from icestream.table import TableWriter, WrittenFile
-from icestream.table.writer import write_to_tables
+from icestream.table import TableWriter, WrittenFile, write_to_tables
 
 WRITE_OPERATION = "write table"
 WORKER_OPERATION = "run task"

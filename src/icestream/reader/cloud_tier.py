@@ -14,8 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import structlog
 
-from icestream.cloud import ObjectMap, ObjectStore
-from icestream.cloud.reader import CloudReader, ObjectRemovedError, ReadPool, offset_at_time
+from icestream.cloud import CloudReader, ObjectMap, ObjectRemovedError, ObjectStore, ReadPool, offset_at_time
 from icestream.model.errors import IcestreamError
 from icestream.model.messages import slice_from
 from icestream.reader.log_tier import Decode

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from icestream.cloud.reader import ReadPool
+from icestream.cloud import ReadPool
 from icestream.config import ReaderSettings
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName

@@ -77,7 +77,7 @@ def _stored(stream: pa.Schema) -> list[list[pa.Field]]:
     """Return for each column of a topic the columns of the table that it becomes."""
     if all(field in STREAM_SCHEMA for field in stream):
         return [[field] for field in stream]
-    from icestream.table.schema import stored_fields  # noqa: PLC0415 - loads the Iceberg library, a second
+    from icestream.table import stored_fields  # noqa: PLC0415 - loads the Iceberg library, a second
 
     return [list(stored_fields(field)) for field in stream]
 
@@ -85,7 +85,7 @@ def _stored(stream: pa.Schema) -> list[list[pa.Field]]:
 def _values(column: pa.Array, field: pa.Field, group: list[pa.Field]) -> Iterable[pa.Array]:
     if group == [field]:
         return (column,)
-    from icestream.table.schema import to_stored  # noqa: PLC0415 - loads the Iceberg library, a second
+    from icestream.table import to_stored  # noqa: PLC0415 - loads the Iceberg library, a second
 
     return to_stored(column, field, group)
 

@@ -8,7 +8,7 @@ from time import monotonic
 
 import structlog
 
-from icestream.cloud.object import topic_prefix
+from icestream.cloud import topic_prefix
 from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
 from icestream.model.errors import DeadlineError, IcestreamError, InvalidRequestError, LogLostError, UnavailableError

@@ -59,7 +59,7 @@ class ReadOnlyStorage:
         """The names of the catalog's tables that a topic can have."""
         if self._is_nowhere():
             return []
-        from icestream.table.contents import topics_with_tables  # noqa: PLC0415 - as in `tables`
+        from icestream.table import topics_with_tables  # noqa: PLC0415 - as in `tables`
 
         return [str(name) for name in topics_with_tables(self.tables)]
 

@@ -25,24 +25,37 @@ Example::
         ...
 """
 
+from icestream.table.contents import StoredFile, TableContents, read_contents, topics_with_tables
 from icestream.table.history import AddedFile
 from icestream.table.ledger import Ledger
-from icestream.table.scan import ReadLimits
-from icestream.table.schema import check_table_schema
+from icestream.table.scan import ReadLimits, RowGroup, ordered_scan
+from icestream.table.schema import check_table_schema, stored_fields, to_stored
 from icestream.table.spark_catalog import spark_catalog_options
 from icestream.table.tables import Tables, TableSpec
 from icestream.table.topic_table import TopicTable
-from icestream.table.writer import TableWriter, WrittenFile
+from icestream.table.trial_write import sample_row, trial_writer
+from icestream.table.writer import TableWriter, WrittenFile, write_to_tables
 
 __all__ = [
     "AddedFile",
     "Ledger",
     "ReadLimits",
+    "RowGroup",
+    "StoredFile",
+    "TableContents",
     "TableSpec",
     "TableWriter",
     "Tables",
     "TopicTable",
     "WrittenFile",
     "check_table_schema",
+    "ordered_scan",
+    "read_contents",
+    "sample_row",
     "spark_catalog_options",
+    "stored_fields",
+    "to_stored",
+    "topics_with_tables",
+    "trial_writer",
+    "write_to_tables",
 ]

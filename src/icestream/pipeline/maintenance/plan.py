@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from icestream.config import MaintenanceSettings
-from icestream.table.contents import StoredFile, TableContents
+from icestream.table import StoredFile, TableContents
 
 _SMALL = 0.75
 """A file smaller than this share of the target is small. Iceberg has the same limit."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from icestream.model.names import TopicName
 from icestream.pipeline.maintenance.plan import CompactionLimits, small_files
-from icestream.table.contents import TableContents
+from icestream.table import TableContents
 
 MAX_NAMED_FILES = 20
 

@@ -30,8 +30,7 @@ from icestream.pipeline.maintenance.report import (
     TopicReport,
 )
 from icestream.pipeline.maintenance.session import SparkSql, options, text
-from icestream.table import Tables, TopicTable
-from icestream.table.contents import TableContents, read_contents, topics_with_tables
+from icestream.table import TableContents, Tables, TopicTable, read_contents, topics_with_tables
 
 _CONCURRENT_GROUPS = 2
 _PAUSE_SECONDS = 0.5

@@ -19,7 +19,7 @@ from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Work, Written, pack_parcel
-from icestream.table.trial_write import sample_row, trial_writer
+from icestream.table import sample_row, trial_writer
 
 _MEMORY_BYTES = 16 * 1024 * 1024
 

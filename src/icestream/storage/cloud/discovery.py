@@ -11,18 +11,21 @@ import structlog
 
 from icestream.cloud import (
     FOOTER_BYTES,
+    TOPIC_FILE,
+    CloudReader,
     ObjectDescriptor,
     ObjectMap,
+    ObjectName,
     ObjectStore,
+    ReadPool,
+    StaticDescriptions,
     Trailer,
     UploadHead,
     decode_trailer,
     footer_data_bytes,
     inline_index,
+    topic_key,
 )
-from icestream.cloud.object import TOPIC_FILE, ObjectName, topic_key
-from icestream.cloud.reader import CloudReader, ReadPool
-from icestream.cloud.registry import StaticDescriptions
 from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord

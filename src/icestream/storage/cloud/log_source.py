@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import structlog
 
-from icestream.cloud.object_builder import LogPosition, LogRange, SegmentSlice
-from icestream.cloud.uploader import UploadNotes
+from icestream.cloud import LogPosition, LogRange, SegmentSlice, UploadNotes
 from icestream.model.enums import SyncMode
 from icestream.model.errors import DamagedError, UnavailableError
 from icestream.model.frame_bytes import HEADER_BYTES as FRAME_HEADER_BYTES

@@ -29,8 +29,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from icestream.cloud import ObjectDescriptor, ObjectStore, Trailer, UploadHead
-from icestream.cloud.object import check_trailer, stream_prefix, topic_prefix
+from icestream.cloud import (
+    ObjectDescriptor,
+    ObjectStore,
+    Trailer,
+    UploadHead,
+    check_trailer,
+    stream_prefix,
+    topic_prefix,
+)
 from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
 from icestream.model.errors import ConflictError, DamagedError, IcestreamError, ObjectNotFoundError, TopicNotFoundError

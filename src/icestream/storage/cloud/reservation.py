@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from icestream.cloud import UploadHead
-from icestream.cloud.object import stream_prefix
+from icestream.cloud import UploadHead, stream_prefix
 from icestream.model.clock import Clock
 from icestream.model.errors import ConflictError, IcestreamError, LogLostError, ObjectNotFoundError, StaleEpochError
 from icestream.storage.cloud.discovery import TopicFile, describe_all, find_streams, in_order

@@ -16,9 +16,15 @@ from dataclasses import replace
 
 import structlog
 
-from icestream.cloud import ObjectDescriptor, ObjectInfo
-from icestream.cloud.object import FOOTER_BYTES, ObjectName, footer_data_bytes, stream_prefix
-from icestream.cloud.registry import ObjectSpan
+from icestream.cloud import (
+    FOOTER_BYTES,
+    ObjectDescriptor,
+    ObjectInfo,
+    ObjectName,
+    ObjectSpan,
+    footer_data_bytes,
+    stream_prefix,
+)
 from icestream.model.units import MIB
 from icestream.storage.cloud.topic_cloud import TopicCloud
 

@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from icestream.cloud import ObjectMap, ObjectStore
-from icestream.cloud.object import stream_prefix
+from icestream.cloud import ObjectMap, ObjectStore, stream_prefix
 from icestream.config import Settings, UploaderSettings
 from icestream.metadata import MetadataStore
 from icestream.model.errors import IcestreamError, InvalidRequestError

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from icestream.cloud import UploadHead
-from icestream.cloud.object_builder import ObjectBuilder
-from icestream.cloud.uploader import Uploader
+from icestream.cloud import ObjectBuilder, Uploader, UploadHead
 from icestream.config import UploaderSettings
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import (

@@ -13,13 +13,15 @@ import xxhash
 from icestream.cloud import (
     ObjectDescriptor,
     ObjectInfo,
+    ObjectName,
     ObjectStore,
     Trailer,
     UploadHead,
     check_trailer,
     damaged_object,
+    stream_prefix,
+    topic_key,
 )
-from icestream.cloud.object import ObjectName, stream_prefix, topic_key
 from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.frame_bytes import Complete, Corrupt, Scan
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame

@@ -21,9 +21,7 @@ from icestream.storage.verify.tables import (
     note_plain_files,
     reach,
 )
-from icestream.table import TopicTable
-from icestream.table.contents import read_contents
-from icestream.table.scan import ordered_scan
+from icestream.table import TopicTable, ordered_scan, read_contents
 
 FindCloud = Callable[[TopicName, str | None], TopicCloud | None]
 """A topic's part in the cloud, of the stream or, where that is not known, of the newest; None if there is none."""
