@@ -1,11 +1,32 @@
-"""Topics and what is stored of them, behind one facade that needs no server.
+"""All topics of a data directory, behind one facade that needs no server.
 
-`IcebergStorage` owns every topic of a data directory: their records in the metadata store and their logs. It is what a
-broker puts its doors on, and what an embedding program uses directly. One process at a time may open a data directory.
+What it guarantees
+------------------
+* One process at a time opens a data directory (`.lock`). Of several brokers that share a metadata store, one takes a
+  topic's messages: the topic's record names its log, from the first publish on, by compare-and-swap.
+* A publish is acknowledged at the requested level: in memory, synced to the disk, or in a committed snapshot of the
+  table as the catalog shows it. What a pipeline reports about itself is never believed.
+* An offset that any message may have had is never given to another one, also after a lost disk.
+* The log and the cloud give up only what was read back from where it stays: the table, the cloud, or both.
+* A deleted topic is gone at once, and its name is free when its log, table and objects are removed. A crash in between
+  is finished at the next start. A log without a record is adopted, never deleted.
+* An object store or a catalog that cannot be reached delays uploads, commits and retention. It never delays a publish
+  at the levels `memory` and `disk`.
 
-Creating a topic writes its record first and its log at first use. Deleting one marks the record, removes the log, and
-removes the record last; what a crash leaves of it is finished at the next start. A log that no record knows of is taken
-in again, never deleted.
+On disk: `{wal.dir}/{namespace}/{topic}/` is a topic's log (see `icestream.wal`), `{wal.dir}/.lock` the lock. In the
+metadata store: one record a topic (`record`), the cloud objects' records (`cloud`), the subscriptions' progress.
+
+Files: `facade` opens everything in order; `topics` has the records and opens logs; `topic` is one topic; `publishing`,
+`subscribing` and `read_only` are its uses; `backlog` lists what waits for the pipeline; `table_watch` reads committed
+offsets; `retention`, `disk` and `housekeeping` work in the background; `cloud/` uploads and recovers; `verify/` audits.
+
+```python
+with IcebergStorage(load_settings(overrides={"data_dir": "data"})) as storage:
+    topic = storage.topics.create("default/orders", if_not_exists=True)
+    first = storage.publish(topic, message_batch([b"one", b"two"])).base_offset  # durable now
+    for batch in topic.read(topic.reader(StartPosition.offset(first))):
+        ...
+```
 """
 
 from icestream.model.enums import AckLevel

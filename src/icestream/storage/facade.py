@@ -1,6 +1,7 @@
 """`IcebergStorage`: every topic of a data directory, usable with or without a server.
 
-Doors run on threads and use the plain methods; embedding programs use the `async` ones, which never block their loop.
+Doors run on threads and use the plain methods, and the parts: `topics`, `publishing`, `subscriptions`, `backlog`,
+`table_watch`. Embedding programs use the `async` methods, which never block their loop.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ class IcebergStorage:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.on_commit: Callable[[int, int, float], None] = lambda _frames, _bytes, _seconds: None
-        """Told of every group commit: frames, bytes, seconds of its sync. Set before `open`."""
+        """Called at every group commit with its frames, bytes and seconds of sync. Set before `open`."""
         self.budget = ByteBudget(self.settings.server.max_in_flight_bytes)
         self._resources = contextlib.ExitStack()
         self._lifecycle = threading.Lock()
@@ -62,13 +63,13 @@ class IcebergStorage:
 
     @staticmethod
     def read_only(settings: Settings | None = None) -> ReadOnlyStorage:
-        """The topics' tables alone, read through the catalog: no broker, no lock on the data directory."""
+        """Return a storage that reads only the topics' tables, through the catalog: no broker, no lock."""
         return ReadOnlyStorage(settings)
 
     # Opening and closing
 
     def open(self) -> Self:
-        """Take the data directory over. Logs are opened, and recovered, when a topic is first used."""
+        """Lock the data directory and start the background work. A topic's first use opens, and recovers, its log."""
         with self._lifecycle:
             if self._topics is None:
                 with contextlib.ExitStack() as resources:
@@ -124,11 +125,11 @@ class IcebergStorage:
         self.retention = Retention(topics.find, self.settings, self.disk)
         pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
         disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)
-        # On its own, for it waits for stores and the catalog; whoever deletes a topic wakes it.
+        # In its own thread, because it waits for stores and the catalog. A delete wakes it.
         deleter = Periodic("deleter", self.settings.reader.poll_interval_ms / 1000, topics.deletions.finish_all)
         topics.deletions.hurry = deleter.hurry
         regular = [keeper, pruner, disk_watch, deleter]
-        if wal.sync_mode is SyncMode.INTERVAL:  # whatever share of the time it takes: it is what was promised
+        if wal.sync_mode is SyncMode.INTERVAL:  # at any cost: the setting promises it
             regular.append(Periodic("log-syncer", interval_seconds, lambda: sync_logs(topics.opened()), max_share=1.0))
         for periodic in regular:
             periodic.start()
@@ -141,7 +142,7 @@ class IcebergStorage:
             self.settings.subscriptions,
         )
         topics.on_deleted = self._deleted
-        # The last to start is the first to stop: progress is written, and dead letters are stored, while all else runs.
+        # Started last and stopped first: progress and dead letters are written while everything else runs.
         resources.callback(self._subscriptions.close)
         return topics
 
@@ -153,7 +154,7 @@ class IcebergStorage:
             self.table_watch.tables.drop(name, record.stream_id)
 
     def close(self) -> None:
-        """Finish what was accepted, note the clean end of every log, let the data directory go."""
+        """Finish what was accepted, note the clean end of every log, unlock the data directory."""
         with self._lifecycle:
             self._topics = None
             self._resources.close()
@@ -181,7 +182,7 @@ class IcebergStorage:
     # Publishing and reading, for doors
 
     def topic(self, name: TopicName | str, *, create: bool = False, schema: pa.Schema | None = None) -> Topic:
-        """A topic; with `create` it is made where it is missing and the settings allow that."""
+        """Return a topic; with `create`, create it if it is missing and the settings allow that."""
         try:
             return self.topics.get(name)
         except TopicNotFoundError:
@@ -213,7 +214,7 @@ class IcebergStorage:
         self.topics.delete(name, keep_table=keep_table)
 
     def recover_topic(self, name: TopicName | str) -> RecoveryReport:
-        """Make a topic live again whose log was lost, from cloud objects and table; says what is lost."""
+        """Recover a topic whose log was lost, from cloud objects and table; report what is lost."""
         return self.topics.recover(name)
 
     def _deleted(self, topic: Topic) -> None:
@@ -235,7 +236,7 @@ class IcebergStorage:
         await self.shutdown()
 
     async def initialize_topic(self, name: str, *, schema: pa.Schema | None = None) -> None:
-        """Make a topic unless it is there, and recover its log."""
+        """Create a topic if it is missing, and recover its log."""
 
         def initialize() -> None:
             self.open()
@@ -244,7 +245,7 @@ class IcebergStorage:
         await asyncio.to_thread(initialize)
 
     async def store(self, name: str, messages: Messages, *, ack: str | None = None) -> range:
-        """Append messages; the offsets they got. Returns when they are acknowledged at the topic's (or given) level."""
+        """Publish messages; return their offsets when they are acknowledged at this level, or the topic's."""
         return await asyncio.to_thread(self._store, name, messages, ack)
 
     def _store(self, name: str, messages: Messages, ack: str | None) -> range:
@@ -260,7 +261,7 @@ class IcebergStorage:
     async def create_reader(
         self, name: str, start: StartPosition | None = None, *, follow: bool = True
     ) -> AsyncIterator[Message]:
-        """The topic's messages from a position on; with `follow` it goes on with new ones as they become durable."""
+        """Return an iterator over the messages from a position on; with `follow` it waits for new ones."""
         topic = self.topics.get(name)
         reader = await asyncio.to_thread(topic.reader, start or StartPosition.earliest())
         return self._messages(topic, reader, follow=follow)
@@ -269,7 +270,7 @@ class IcebergStorage:
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(moved.set)
 
         listeners = topic.log.listeners
@@ -299,7 +300,7 @@ class IcebergStorage:
         consumer: str = "embedded",
         receiver_queue: int = 1_000,
     ) -> MessageStream:
-        """The messages of a subscription, which is made at a position where it is missing, with ack and nack."""
+        """Return the messages of a subscription, with ack and nack. It is created at a position if it is missing."""
 
         def connect() -> ConsumerSession:
             opened = self.subscriptions.open(name, subscription, options, start=start or StartPosition.earliest())
@@ -308,7 +309,7 @@ class IcebergStorage:
         return MessageStream(await asyncio.to_thread(connect))
 
     async def ack(self, name: str, subscription: str, offset: int, *, cumulative: bool = False) -> None:
-        """A subscription is done with a message, or all up to it, whoever has them. Returns when that is durable."""
+        """Acknowledge a message, or all up to it, whichever consumer has them. Returns when that is durable."""
 
         def acknowledge() -> None:
             found = self.subscriptions.get(name, subscription)
@@ -318,7 +319,7 @@ class IcebergStorage:
         await asyncio.to_thread(acknowledge)
 
     async def get_progress(self, name: str, subscription: str) -> Progress:
-        """How far a subscription is: all below the floor is acknowledged, and above it the ranges."""
+        """Return how far a subscription is: all below the floor is acknowledged, and above it the ranges."""
         return await asyncio.to_thread(lambda: self.subscriptions.get(name, subscription).progress())
 
     async def get_topic_stats(self, name: str) -> TopicStats:

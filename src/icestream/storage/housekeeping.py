@@ -14,7 +14,7 @@ _MAX_SHARE = 0.05
 
 
 class Periodic(threading.Thread):
-    """Calls `work` at intervals, but never for more than a share of the time; again and again, whatever it raises."""
+    """A thread that calls `work` at intervals, for at most a share of the time. An error does not end it."""
 
     def __init__(
         self, name: str, interval_seconds: float, work: Callable[[], object], *, max_share: float = _MAX_SHARE
@@ -43,24 +43,24 @@ class Periodic(threading.Thread):
             pause = max(self._interval_seconds, busy / self._max_share - self._rested_seconds)
 
     def rest(self, busy_seconds: float) -> bool:
-        """For `work` that is made of many pieces: keep to the share after each of them. False: stop here."""
+        """Pause to keep to the share, for `work` that has many steps. Return False if it has to stop."""
         started = perf_counter()
         ended = self._stopping.wait(busy_seconds / self._max_share - busy_seconds)
         self._rested_seconds += perf_counter() - started
         return not ended
 
     def hurry(self) -> None:
-        """Do not wait for the interval to be over; once more if it is at work now."""
+        """Call `work` now; once more if it is running."""
         self._wake.set()
 
     def end(self) -> None:
-        """Call `work` no more; it may be under way."""
+        """Do not call `work` again. A call may still be running."""
         self._stopping.set()
         self._wake.set()
 
 
 def stop_all(threads: Sequence[Periodic], timeout_seconds: float) -> None:
-    """End them. One that a slow store holds up for longer than that is left behind: it can be cut short anywhere."""
+    """Stop all. A thread that takes longer is abandoned: its work may be interrupted anywhere."""
     for thread in threads:
         thread.end()
     deadline = monotonic() + timeout_seconds
@@ -70,15 +70,15 @@ def stop_all(threads: Sequence[Periodic], timeout_seconds: float) -> None:
 
 
 def sync_logs(logs: list[Log]) -> None:
-    """One round over the open logs."""
+    """Sync all open logs once."""
     for log in logs:
         _do(Log.sync, log)
 
 
 def keep_logs(logs: list[Log], rest: Callable[[float], bool]) -> None:
-    """One round over the open logs: what may wait.
+    """Write checkpoints and rotate by age, once for all open logs.
 
-    With very many topics it takes seconds, in which publishers would feel it: so it rests in between.
+    With thousands of topics this takes seconds, so it pauses in between and does not slow publishers down.
     """
     for log in logs:
         started = perf_counter()
@@ -89,7 +89,7 @@ def keep_logs(logs: list[Log], rest: Callable[[float], bool]) -> None:
 
 
 def _do(chore: Callable[[Log], None], log: Log) -> None:
-    """A log that fails says so itself and is left for its next append to recover."""
+    """Run a step; log its failure. The log recovers at its next append."""
     if log.state is LogState.OPEN:
         try:
             chore(log)

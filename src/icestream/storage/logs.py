@@ -1,8 +1,9 @@
-"""The logs of all topics in one directory: opened, looked for, removed, begun anew.
+"""The logs of all topics in one directory: open, find, remove and restore them.
 
 {wal.dir}/{namespace}/{topic}/     a topic's log
-{wal.dir}/.deleted/{stream id}/    a deleted topic's, about to go
-{wal.dir}/.restored/{stream id}/   one that is being made for a topic whose log was lost
+{wal.dir}/.deleted/{stream id}/    the log of a deleted topic, until its files are removed
+{wal.dir}/.restored/{stream id}/   the new log of a recovered topic, until it is complete
+{wal.dir}/.lock                    held by the process that uses the directory
 """
 
 import contextlib
@@ -59,13 +60,13 @@ class Logs:
         return bool(segment_offsets(self.context.files, self.path(name)))
 
     def is_lost(self, record: TopicRecord) -> bool:
-        """Whether a topic had a log and has none any more."""
+        """Return whether a topic has a log and this directory does not have it."""
         return record.has_log and not self.is_there(record.name) and not self.has_segments(record.name)
 
     def check(self, record: TopicRecord) -> None:
-        """Raise where a topic's log is lost, or is one that the topic has left behind.
+        """Raise if a topic's log is lost, or is of an epoch that the topic has left.
 
-        A new log in place of a lost one would give offsets to other messages than those that had them.
+        A new log instead of a lost one would give offsets of lost messages to new ones.
         """
         directory = str(self.path(record.name))
         if self.is_there(record.name):
@@ -87,7 +88,7 @@ class Logs:
             raise self.lost(record)
 
     def lost(self, record: TopicRecord) -> IcestreamError:
-        """The error for a log that is not there any more."""
+        """Return the error for a log that is not in this directory."""
         directory = str(self.path(record.name))
         if self.has_segments(record.name):
             return DamagedError(
@@ -133,7 +134,7 @@ class Logs:
             )
 
     def open(self, record: TopicRecord) -> Log:
-        """A topic's log, made if it is the first time."""
+        """Open a topic's log; create it if it does not exist."""
         directory = self.path(record.name)
         try:
             return Log.create(self.context, directory, record.to_stream())
@@ -143,7 +144,7 @@ class Logs:
             ) from error
 
     def restore(self, record: TopicRecord, beginning: LogStart) -> None:
-        """Begin a lost log anew at an offset."""
+        """Create the log of a recovered topic, which begins at an offset."""
         aside = self._directory / _RESTORED / record.stream_id
         restore_log(self.context.files, self.path(record.name), aside, record.to_stream(), beginning)
 
@@ -158,7 +159,7 @@ class Logs:
             files.remove_tree(aside)
 
     def clean(self) -> None:
-        """Remove what a process that was killed has left."""
+        """Remove what a killed process has left in `.deleted` and `.restored`."""
         files = self.context.files
         for kind in (_DELETED, _RESTORED):
             for left in files.names(self._directory / kind):
@@ -168,7 +169,7 @@ class Logs:
         return load_stream(self.context.files, self.path(name))
 
     def found(self) -> Iterator[TopicName]:
-        """The names of all directories for logs."""
+        """Yield the names of all directories for logs."""
         files = self.context.files
         for namespace in files.names(self._directory):
             if not namespace.startswith("."):
@@ -197,7 +198,7 @@ def directory_in_use(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive_directory(directory: Path) -> Iterator[None]:
-    """Hold a directory for this process; the operating system lets go of it however the process ends."""
+    """Lock a directory for this process. The operating system unlocks it however the process ends."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""Topics that lost their log, or all that is known of them here, but for what lies in the object store."""
+"""Topics that lost their log, or all their records, and are still in the object store."""
 
 import threading
 from collections.abc import Callable
@@ -21,22 +21,21 @@ from icestream.storage.logs import Logs
 from icestream.storage.record import TopicRecord
 from icestream.wal import StreamInfo
 
-# --------------------
-# Calls that are not waited for long, of what may take long where a server is away.
-
-
 _MAX_UNDER_WAY = 8
 
 
 class DeadlineCalls:
-    """Each call has a thread of its own; one that is given up goes on there to its end, and few do at a time."""
+    """Calls with a deadline, to a server that may not respond.
+
+    Each call has its own thread. A call that passes its deadline runs on there; the number of threads is bounded.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._free = threading.Semaphore(_MAX_UNDER_WAY)
 
     def run(self, call: Callable[[], bool]) -> bool:
-        """What the call gives or raises; `DeadlineError` when the time is up before."""
+        """Return or raise what the call does; raise `DeadlineError` if that takes too long."""
         deadline = monotonic() + self._seconds
         if not self._free.acquire(timeout=self._seconds):
             raise self._late()
@@ -45,24 +44,24 @@ class DeadlineCalls:
         def work() -> None:
             try:
                 outcome.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - it belongs to who waits
+            except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
                 outcome.set_exception(error)
             finally:
                 self._free.release()
 
-        threading.Thread(target=work, name="brief-call", daemon=True).start()
+        threading.Thread(target=work, name="deadline-call", daemon=True).start()
         try:
             return outcome.result(max(0.0, deadline - monotonic()))
         except FutureTimeoutError:
             raise self._late() from None
 
     def _late(self) -> DeadlineError:
-        return DeadlineError(f"no answer within {self._seconds:g} seconds", operation="look")
+        return DeadlineError(f"no response within {self._seconds:g} seconds", operation="look")
 
 
 _RECOVER = "recover topic"
 _LOOK_SECONDS = 2.0
-"""How long a new topic waits for the object store, which may be tried again for a minute where it is away."""
+"""How long the creation of a topic waits for the object store, whose own retries may take a minute."""
 _log = structlog.get_logger(__name__)
 
 
@@ -78,13 +77,13 @@ class LostTopics:
         self._looks = DeadlineCalls(_LOOK_SECONDS)
 
     def in_cloud(self) -> set[TopicName]:
-        """The topics that the object store has anything of."""
+        """Return the topics of which the object store has anything."""
         return {stream.topic for stream in find_streams(self._cloud.store)} if self._cloud is not None else set()
 
     def found_instead_of(self, name: TopicName) -> IcestreamError | None:
-        """The error where a new topic would take the place of one that was lost with all its records.
+        """Return the error if the object store has a topic of this name that lost its records.
 
-        It would hide the lost one, and not fit its table. A store that does not answer soon is not waited for.
+        A new topic would hide the lost one, and not fit its table. A store that does not respond soon is ignored.
         """
         if self._cloud is None:
             return None
@@ -104,7 +103,7 @@ class LostTopics:
         )
 
     def record_of(self, stream: StreamInfo) -> TopicRecord:
-        """The record of a log that was found without one, with what the object store has noted of the topic."""
+        """Return the record for a log without one, with the attributes that `topic.json` in the object store has."""
         noted = None
         if self._cloud is not None:
             try:
@@ -118,7 +117,7 @@ class LostTopics:
         return TopicRecord.from_stream(stream, self._clock(), noted.record if noted is not None else None)
 
     def check_uploaded(self, record: TopicRecord) -> None:
-        """Raise where a log is to be made that has been there: it was uploaded, whatever the record says."""
+        """Raise if a log is to be created that existed before: something of it was uploaded."""
         if self._cloud is None or self._logs.is_there(record.name):
             return
         head = self._cloud.of(record.name, record.stream_id).registry.head()
@@ -126,7 +125,7 @@ class LostTopics:
             raise self._logs.lost(record)
 
     def recover(self, name: TopicName, make_log: MakeLog) -> RecoveryReport:
-        """Bring a topic back that has no log here; see `icestream.storage.cloud.recovery`."""
+        """Recover a topic that has no log here; see `icestream.storage.cloud.recovery`."""
         if self._logs.is_there(name):
             raise nothing_to_recover(name)
         if self._logs.has_segments(name):
@@ -161,7 +160,7 @@ class LostTopics:
         return report
 
     def _committed_offset(self, record: TopicRecord) -> int | None:
-        """Of the table that reaches farthest."""
+        """Return the committed offset of the table that reaches farthest; None if there is none."""
         tables = (self._reading.find_table(name) for name in self._reading.format.all_tables(record.name))
         ledgers = (table.ledger for table in tables if table is not None)
         return max((one.committed_offset for one in ledgers if one.stream_id == record.stream_id), default=None)

@@ -31,7 +31,7 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
     older_schemas: tuple[str, ...] = ()
     """The values of `encoded_schema` before columns were added, oldest first. The first one has the id 1."""
     has_log: bool = False
-    """Whether the topic's log was ever begun: one that is not there then is lost. False says nothing."""
+    """Whether a log was ever created for the topic. If it is missing then, it is lost. False says nothing."""
     log_id: str = ""
     """Identifies the one log that may take messages; see `icestream.storage.logs.log_id`. Empty: none was noted yet."""
     log_location: str = ""
@@ -50,7 +50,7 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
         return self.storage == StorageKind.TABLE
 
     def check_ack(self, level: AckLevel) -> None:
-        """Raise where messages of the topic can never reach a level."""
+        """Raise if messages of the topic can never reach a level."""
         if level is AckLevel.TABLE and not self.has_table:
             raise no_table(self.topic, "no message of it is ever acknowledged from there")
 
@@ -63,7 +63,7 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
 
     @classmethod
     def from_stream(cls, stream: StreamInfo, created_us: int, noted: "TopicRecord | None" = None) -> Self:
-        """The record of a log that was found without one; what a log does not know is as was noted elsewhere."""
+        """Return the record for a log without one. Attributes that a log does not store come from `noted`."""
         versions = [schema for _, schema in sorted(stream.schemas.items())]
         record = cls(
             topic=stream.topic,
@@ -82,7 +82,7 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
         return StreamInfo(self.topic, UUID(self.stream_id), self.epoch, schemas=self.schemas(), storage=self.storage)
 
     def schemas(self) -> dict[int, str]:
-        """Every version of the topic's own schema by its id."""
+        """Return every version of the topic's own schema by its id."""
         versions = (*self.older_schemas, self.encoded_schema) if self.encoded_schema else ()
         return dict(enumerate(versions, FIRST_OWN_SCHEMA_ID))
 
@@ -105,7 +105,7 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
         return replace(self, **fields)
 
     def _with_schema(self, text: str | None) -> dict[str, Any]:
-        """The schema with columns added at its end, each of which may be null; nothing else of it can change."""
+        """Return the changes for a schema with nullable columns added at its end; nothing else can change."""
         new, old = topic_schema(text or ""), self.body_schema()
         if (
             self.encoded_schema is None
@@ -134,7 +134,7 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def no_table(topic: str, consequence: str) -> InvalidRequestError:
-    """The error for what only a topic with a table can do."""
+    """Return the error for what only a topic with a table can do."""
     return InvalidRequestError(
         f"the topic has no table, so {consequence}: its storage is `{StorageKind.LOG}`",
         operation="topic",
@@ -144,7 +144,7 @@ def no_table(topic: str, consequence: str) -> InvalidRequestError:
 
 
 def check_storage(record: TopicRecord, *, uploads: bool) -> None:
-    """Raise where the topic is to have no table, and cannot be made so or not here."""
+    """Raise if the topic is to have no table, and its attributes or this broker do not allow that."""
     if record.has_table:
         return
     record.check_ack(record.ack)
@@ -160,5 +160,5 @@ def check_storage(record: TopicRecord, *, uploads: bool) -> None:
 
 
 def topic_schema(text: str) -> pa.Schema:
-    """A topic's schema from its text; raises when it is not one that a topic can have."""
+    """Decode a topic's schema; raise if a topic cannot have it."""
     return check_topic_schema(decode_schema(text))

@@ -1,4 +1,4 @@
-"""A topic that is open: its record, its log, and what can be done with the two."""
+"""One topic: its record, its log, and reading over all tiers."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,22 +37,21 @@ from icestream.storage.cloud import TopicCloud
 from icestream.storage.record import TopicRecord, topic_schema
 from icestream.wal import Log, Payload, prepare
 
-# --------------------
-# How far a topic's messages have reached its table, as last read from the catalog.
-
 
 @dataclass(frozen=True)
 class TableProgress:
+    """How far a topic's messages have reached a table, as last read from the catalog."""
+
     offset: int | None = None
-    """All messages below it are in the table. None until the catalog was read for the first time."""
+    """The table has all messages below it. None until the catalog was read for the first time."""
     snapshot_id: int | None = None
     read_us: int | None = None
-    """When that was."""
+    """When the catalog was read."""
     quarantined: int = 0
-    """Frames below it that are not in the table, and were put aside."""
+    """Frames below it that are in quarantine instead of the table."""
 
     def covers(self, end: int) -> bool:
-        """Whether all messages below `end` are in the table."""
+        """Return whether the table has all messages below `end`."""
         return self.offset is not None and self.offset >= end
 
 
@@ -75,11 +74,11 @@ class Topic:
         self.use(record)
         self.name: TopicName = record.name
         self.committed = TableProgress()
-        """Of the table: the first that the storage format feeds."""
+        """Of the first table that the storage format feeds."""
         self.also_committed: TableProgress | None = None
-        """Of the second, if it feeds two."""
+        """Of the second table, if the format feeds two."""
         self.cloud = cloud
-        """The topic's part in the cloud, where the settings name an object store."""
+        """The topic's cloud objects, if the settings name an object store."""
         self._reading = reading or ReadContext()
         self._open_log = open_log
         self._opening = threading.Lock()
@@ -88,7 +87,7 @@ class Topic:
         self._deleted = False
 
     def use(self, record: TopicRecord) -> None:
-        """Take a record over, at the beginning or when it has changed."""
+        """Use a record, at the beginning or when it has changed."""
         versions = {number: topic_schema(text) for number, text in record.schemas().items()}
         self._schemas = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **versions}
         self.schema_id = record.schema_id
@@ -115,7 +114,7 @@ class Topic:
         return log
 
     def _make_tiers(self, log: Log, tail: Tail) -> tuple[Tier, ...]:
-        """Nearest first."""
+        """Return the tiers, the nearest first."""
         tiers: list[Tier] = [LogTier(log, self.batches, tail)]
         cloud = self.cloud
         if cloud is not None:
@@ -131,11 +130,11 @@ class Topic:
 
     @property
     def opened_log(self) -> Log | None:
-        """The log if it was used already."""
+        """The log if it is open; None otherwise."""
         return self._log
 
     def gone(self) -> IcestreamError:
-        """Why a call on a closed log failed: the topic was deleted, or the broker is stopping."""
+        """Return why a call on a closed log failed: the topic was deleted, or the broker is stopping."""
         if self._deleted:
             return TopicNotFoundError("the topic was deleted", place=str(self.name))
         return UnavailableError("the broker is stopping", place=str(self.name), remedy="connect again")
@@ -153,7 +152,7 @@ class Topic:
         max_message_bytes: int,
         max_batch_bytes: int,
     ) -> Payload:
-        """Check a published batch and make it ready for the log."""
+        """Check a published batch and encode it for the log."""
         if not batch.num_rows:
             raise InvalidMessageError("the batch is empty", operation="publish", place=str(self.name))
         if batch.num_rows > MAX_BATCH_MESSAGES:
@@ -191,7 +190,7 @@ class Topic:
         )
 
     def _version_of(self, schema: pa.Schema) -> int:
-        """The version of the topic's own schema that a producer still uses; the newest where it is none."""
+        """Return the id of the schema version that a producer uses; the newest if it is none of them."""
         if self.record.encoded_schema is not None:
             for number, version in self._schemas.items():
                 if number != MESSAGES_SCHEMA_ID and version.equals(schema):
@@ -202,11 +201,11 @@ class Topic:
 
     @property
     def earliest_offset(self) -> int:
-        """The lowest offset that any tier has. The catalog is asked once log and cloud have been pruned."""
+        """The lowest offset that any tier has. The catalog is read only if log and cloud have been pruned."""
         return self.start_offset_of(StartPosition.earliest())
 
     def start_offset_of(self, start: StartPosition) -> int:
-        """The offset that a start position means now; raises when it means none, or the catalog is needed and away."""
+        """Return the offset that a start position means now; raise if it means none, or a needed catalog fails."""
         log = self.log
         by_snapshot = start.kind in ("snapshot", "tag")
         find = self.find_table if by_snapshot else self._find_fullest_table
@@ -215,30 +214,30 @@ class Topic:
     def reader(
         self, start: StartPosition, columns: Sequence[str] | None = None, where: "Filter | str | None" = None
     ) -> TopicReader:
-        """A reader of its own place, on whatever tiers hold the messages; see `icestream.reader`."""
+        """Return a reader with its own position, over all tiers; see `icestream.reader`."""
         selection = Selection.of(self.stream_schema, columns, where)
         offset = self.start_offset_of(start)
         return TopicReader(self._tiers, offset, selection, place=str(self.name))
 
     def find_table(self) -> "TopicTable | None":
-        """The topic's table as the catalog has it now; None if there is none yet, or only one of an earlier topic."""
+        """Return the topic's table as the catalog has it now; None if there is none, or one of an earlier topic."""
         return self._find(self._reading.format.all_tables(self.name)[0])
 
     def find_other_table(self) -> "TopicTable | None":
-        """The table that the topic has besides, while it moves between formats, or from when it did."""
+        """Return the second table of a topic that moves between formats, or once did."""
         return self._find(self._reading.format.all_tables(self.name)[1])
 
     def find_fed_tables(self) -> "list[TopicTable | None]":
-        """The tables that messages are written to, as the catalog has them now."""
+        """Return the tables that messages are written to, as the catalog has them now."""
         return [self._find(name) for name in self.fed_tables]
 
     @property
     def fed_tables(self) -> tuple[TopicName, ...]:
-        """Their names."""
+        """The names of the tables that messages are written to."""
         return self._reading.format.fed(self.name)
 
     def _find_fullest_table(self) -> "TopicTable | None":
-        """The table that reaches farther; the second is not looked for where the first has all that the log lacks."""
+        """Return the table that reaches farther; the second is not read if the first has all that the log lacks."""
         table = self.find_table()
         committed = table.ledger.committed_offset if table is not None else 0
         if committed >= self.log.start_offset:
@@ -254,10 +253,10 @@ class Topic:
 
     @property
     def kept_end(self) -> int:
-        """All messages below it are in every table that is to have them, as last read from the catalog."""
+        """Every table that the topic feeds has all messages below it, as last read from the catalog."""
         all_committed = [self.committed, *([] if self.also_committed is None else [self.also_committed])]
         if len(all_committed) < len(self.fed_tables):
-            return 0  # nobody has looked yet
+            return 0  # the catalog was not read yet
         return min(one.offset or 0 for one in all_committed)
 
     @property
@@ -267,7 +266,7 @@ class Topic:
 
     @property
     def parquet_offset(self) -> int | None:
-        """All messages below it are in plain Parquet files; None if they are not written, or nobody has looked yet."""
+        """Plain Parquet files have all messages below it; None if none are written, or the catalog was not read yet."""
         match self.format:
             case StorageFormat.PARQUET:
                 return self.committed.offset
@@ -287,9 +286,9 @@ class Topic:
         max_messages: int | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[pa.RecordBatch]:
-        """The topic's messages from a reader's place on. The range is checked at the call, not at the first batch.
+        """Yield the messages from a reader's offset on. The range is checked at the call, not at the first batch.
 
-        With a filter a batch without rows comes now and then: nothing matched up to the reader's offset.
+        With a filter some batches have no rows: nothing matched up to the reader's offset.
         """
         durable_end = self.log.durable_end
         if end is None and not follow:
@@ -328,7 +327,7 @@ class Topic:
                         left -= part.num_rows
                     if part.num_rows or (reader.is_filtered and number == len(batches)):
                         yield part
-                    if left == 0:  # what follows in the reader's piece was not delivered
+                    if left == 0:  # the rest of this read was not delivered
                         return
         except IcestreamError as error:
             if isinstance(error, ClosedError) or self._deleted:
@@ -371,7 +370,7 @@ class Topic:
         }
 
     def close(self, *, deleted: bool = False) -> None:
-        """Close the log; that of a deleted topic is not opened again."""
+        """Close the log. The log of a deleted topic is not opened again."""
         with self._opening:
             self._deleted |= deleted
             if self._log is not None:

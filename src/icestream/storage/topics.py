@@ -34,29 +34,28 @@ from icestream.storage.record import TopicRecord, check_storage
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogContext, LogStart
 
-# --------------------
-# Topics that are deleted, but for what takes longer: the log's files, the table, the objects, the record.
-
-
 _PATIENCE_SECONDS = 5.0
-"""How long a deletion is waited for before it goes on alone."""
+"""How long a caller waits for a deletion. It continues in the background."""
 _log = structlog.get_logger(__name__)
 
 
 class Deletions:
-    """`finish` removes what is left of a topic, its record last. What it cannot do now is tried again."""
+    """Deleted topics of which something is left: the log's files, the table, objects, the record.
+
+    `finish` removes the rest of one topic, its record last. What fails is tried again.
+    """
 
     def __init__(self, finish: Callable[[TopicRecord], None]) -> None:
         self._finish = finish
         self._finishing = threading.Lock()
-        """Held while the rest of a deleted topic is removed."""
+        """Held while `finish` runs."""
         self._tried = threading.Condition()
-        """Guards all below; told when a deletion was finished, or could not be."""
+        """Guards all below; notified after each try to finish a deletion."""
         self._unfinished: dict[TopicName, TopicRecord] = {}
         self._reasons: dict[TopicName, str] = {}
-        """Why they were not finished when it was tried last."""
+        """Why the last try failed."""
         self.hurry: Callable[[], None] | None = None
-        """Set by who calls `finish_all` now and then, to be told when there is something new to do."""
+        """Wakes the thread that calls `finish_all`; None: no thread does, and `wait_for` finishes itself."""
 
     def __contains__(self, name: TopicName) -> bool:
         return name in self._unfinished
@@ -66,8 +65,8 @@ class Deletions:
             self._unfinished[record.name] = record
 
     def why_not(self, name: TopicName) -> TopicExistsError:
-        """The error for who wants the name of a topic that is not gone yet."""
-        reason = self._reasons.get(name, "it takes its time")
+        """Return the error for a create with the name of a topic that is still being deleted."""
+        reason = self._reasons.get(name, "it has not been tried yet")
         return TopicExistsError(
             f"the topic of this name is being deleted, and not all of it is gone yet: {reason}",
             operation="create topic",
@@ -76,7 +75,7 @@ class Deletions:
         )
 
     def wait_for(self, name: TopicName) -> None:
-        """Let a deletion be gone on with, and wait for that, but not for long."""
+        """Try to finish a deletion, and wait for that for a bounded time."""
         if self.hurry is None:
             self.finish_all()
             return
@@ -86,12 +85,12 @@ class Deletions:
             self._tried.wait_for(lambda: name not in self._unfinished or name in self._reasons, _PATIENCE_SECONDS)
 
     def finish_all(self) -> None:
-        """Each once; while a store or the catalog is away they are left for later."""
+        """Try to finish each deletion once."""
         seen: set[str] = set()
         while (record := self._next(seen)) is not None:
             seen.add(record.stream_id)
             with self._finishing:
-                if self._unfinished.get(record.name) is record:  # else somebody else was faster
+                if self._unfinished.get(record.name) is record:  # else another thread has finished it
                     self._try(record)
 
     def _try(self, record: TopicRecord) -> None:
@@ -110,7 +109,7 @@ class Deletions:
             self._tried.notify_all()
 
     def _next(self, seen: set[str]) -> TopicRecord | None:
-        """One that was not seen yet; those that were never tried come first, for somebody may wait for them."""
+        """Return a deletion that was not seen yet; untried ones first, because a caller may wait for them."""
         with self._tried:
             left = [record for record in self._unfinished.values() if record.stream_id not in seen]
             return min(left, key=lambda record: record.name in self._reasons, default=None)
@@ -139,17 +138,17 @@ class Topics:
         self._lost = LostTopics(self._logs, metadata, cloud, self._reading, clock)
         self.deletions = Deletions(self._finish)
         self.on_deleted: Callable[[Topic], None] = lambda _: None
-        """Called when a topic cannot be used any more, and its name not yet."""
+        """Called when a topic was deleted, before its name is free."""
         self._changing = threading.Lock()
         """Held while records change, which takes as long as the metadata store takes."""
         self._recovering = threading.Lock()
         """Held while a topic is recovered, one at a time."""
         self._in_recovery: TopicName | None = None
         self._lock = threading.Lock()
-        """Guards what is known here, briefly."""
+        """Guards `_topics` and `changes`; never held during I/O."""
         self._topics: dict[TopicName, Topic] = {}
         self.changes = 0
-        """Grows with every topic that comes or goes, after it is found or gone."""
+        """Counts topics that were added or removed, so that a caller notices a change cheaply."""
         self._load()
 
     def __len__(self) -> int:
@@ -167,7 +166,7 @@ class Topics:
         return name in self._topics
 
     def find(self, prefix: str = "") -> list[Topic]:
-        """The topics whose name begins with `prefix`, by name."""
+        """Return the topics whose name begins with `prefix`, by name."""
         with self._lock:
             found = [topic for name, topic in self._topics.items() if str(name).startswith(prefix)]
         return sorted(found, key=lambda topic: topic.name)
@@ -215,7 +214,7 @@ class Topics:
             try:
                 self._metadata.create(keys.topic(name), record.to_bytes())
             except ConflictError:
-                # An earlier try made it, and its answer was lost.
+                # An earlier try created it, and its response was lost; or another broker did.
                 topic = self._take_in(name)
                 if not if_not_exists:
                     raise TopicExistsError(
@@ -225,9 +224,9 @@ class Topics:
             return self._know(record)
 
     def _make_way(self, name: TopicName) -> IcestreamError | None:
-        """Finish the deletion of a topic that had the name; the error if the name is that of a lost one.
+        """Finish the deletion of a topic that had the name; return the error if the object store has a lost one.
 
-        It is one only where nobody has made the topic meanwhile.
+        The caller raises it unless the topic exists meanwhile.
         """
         if name in self.deletions:
             self.deletions.wait_for(name)
@@ -236,7 +235,7 @@ class Topics:
         return None
 
     def _take_in(self, name: TopicName) -> Topic:
-        """A topic that is in the metadata store and was not known here."""
+        """Adopt a topic that is in the metadata store and not known here."""
         entry = self._metadata.get(keys.topic(name))
         record = TopicRecord.from_bytes(entry.value) if entry is not None else None
         if record is None or record.deleting:
@@ -258,7 +257,7 @@ class Topics:
     def update(self, name: TopicName | str, changes: dict[str, Any]) -> Topic:
         topic = self.get(name)
         if "schema" in changes:
-            _ = topic.log  # opened before the lock is taken: a first opening changes the record too
+            _ = topic.log  # before the lock: the first opening changes the record too
         with self._changing:
             self._check_not_in_recovery(topic.name, "update topic")
             entry = self._metadata.get(keys.topic(topic.name))
@@ -267,7 +266,7 @@ class Topics:
             record = TopicRecord.from_bytes(entry.value).changed(changes)
             if record.schema_id != topic.schema_id:
                 check_table(record.body_schema(), record.partition_by, record.sort_by)
-                # The log learns of a schema before anybody can publish by it.
+                # The log has the schema before a publish can use it.
                 topic.log.set_schemas(record.schemas())
             self._metadata.compare_and_swap(keys.topic(topic.name), entry.mod_revision, record.to_bytes())
             topic.use(record)
@@ -279,13 +278,13 @@ class Topics:
         """Delete a topic, its messages and, unless told otherwise, its table.
 
         1. mark the record. *The next start goes on from here.*
-        2. close the log, and let others know. *Nobody can use the topic any more.*
-        3. set the log's directory aside and remove it.
-        4. drop the table, and remove what lies in the cloud. *While disk, catalog or object store refuse, 3 and 4 are
-           tried again now and then.*
-        5. remove the record; only now the name is free.
+        2. close the log, and call `on_deleted`. *The topic cannot be used any more.*
+        3. move the log's directory aside and remove it.
+        4. drop the table, and remove the cloud objects. *While disk, catalog or object store fail, 3 and 4 are tried
+           again.*
+        5. remove the record. *The name is free.*
 
-        What takes longer than a moment from 3 on is done when it has returned.
+        From 3 on it continues in the background if it takes long.
         """
         topic = self.get(name)
         with self._changing:
@@ -308,7 +307,7 @@ class Topics:
         return topic
 
     def _finish(self, record: TopicRecord) -> None:
-        """Steps 3 to 5."""
+        """Do steps 3 to 5 of `delete`."""
         self._logs.remove(record)
         if record.has_table and not record.keep_table:
             self._drop_table(record)
@@ -318,14 +317,14 @@ class Topics:
             self._metadata.delete(keys.topic(record.name))
 
     def close(self) -> None:
-        """Close every log; one that cannot be closed well does not keep the others from it."""
+        """Close every log; a failure does not keep the others from being closed."""
         for topic in self.find():
             try:
                 topic.close()
             except IcestreamError as error:
                 _log.error("log_close_failed", topic=str(topic.name), error=str(error))
 
-    # Logs, and what becomes of those that are lost
+    # Logs, and topics that lost theirs
 
     def _open_log(self, record: TopicRecord) -> Log:
         """Open a topic's log, or make it the first time, as the one log that may take the topic's messages.
@@ -379,7 +378,7 @@ class Topics:
                     try:
                         self._metadata.compare_and_swap(key, entry.mod_revision, found.to_bytes())
                     except ConflictError:
-                        continue  # somebody else changed the record: look at it again
+                        continue  # the record has changed: read it again
                 topic = self._topics.get(record.name)
                 if topic is not None and topic.record.stream_id == record.stream_id:
                     topic.record = replace(topic.record, has_log=True, log_id=identity, log_location=found.log_location)
@@ -394,16 +393,16 @@ class Topics:
         return entry, found
 
     def lost(self) -> list[TopicName]:
-        """The topics whose log is gone, by name."""
+        """Return the topics whose log is not here, by name."""
         return [topic.name for topic in self.find() if topic.opened_log is None and self._logs.is_lost(topic.record)]
 
     def recoverable(self) -> list[TopicName]:
-        """The topics that only the object store knows, by name."""
+        """Return the topics that only the object store has, by name."""
         found = self._lost.in_cloud()
         return sorted(name for name in found if name not in self._topics and name not in self.deletions)
 
     def recover(self, name: TopicName | str) -> RecoveryReport:
-        """Make a topic live again whose log is lost; see `icestream.storage.cloud.recovery`."""
+        """Recover a topic whose log is lost; see `icestream.storage.cloud.recovery`."""
         name = TopicName.parse(name)
         if not self._recovering.acquire(blocking=False):
             raise ConflictError(
@@ -428,14 +427,14 @@ class Topics:
         return report
 
     def _check_not_in_recovery(self, name: TopicName, operation: str) -> None:
-        """Under `_changing`: a recovery writes the record too."""
+        """Raise while the topic is recovered, because that writes the record too. Call it under `_changing`."""
         if name == self._in_recovery:
             raise ConflictError(
                 "the topic is being recovered", operation=operation, place=str(name), remedy="try again when it is back"
             )
 
     def _revive(self, record: TopicRecord, beginning: LogStart) -> None:
-        """Know the topic as it is from now on, and then make its log: whoever comes before that finds none."""
+        """Use the recovered record, then make the log: a publish before that fails."""
         topic = self._topics.get(record.name)
         if topic is None:
             topic = self._know(record)
@@ -459,7 +458,7 @@ class Topics:
         self._adopt_unknown_logs()
 
     def _adopt_unknown_logs(self) -> None:
-        """Take in logs that no record knows of: the metadata was lost, the messages were not."""
+        """Adopt logs without a record: the metadata was lost, the messages were not."""
         for name in self._logs.found():
             if name in self._topics or is_copy(name) or not self._logs.is_there(name):
                 continue
@@ -471,8 +470,8 @@ class Topics:
 
 
 def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:
-    """Raise unless a topic of these columns can have a table that is partitioned and sorted so."""
-    # Imported where it is needed: the Iceberg library takes a second, which plain topics need not spend.
+    """Raise unless a table with these columns can be partitioned and sorted so."""
+    # Imported here: the Iceberg library takes a second to import, and plain topics do not need it.
     from icestream.table import check_table_schema  # noqa: PLC0415
 
     check_table_schema(stream_schema(schema if schema is not None else MESSAGE_SCHEMA), partition_by, sort_by)

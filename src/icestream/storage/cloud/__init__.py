@@ -1,9 +1,12 @@
-"""Topics in the cloud: what `icestream.cloud` can do, joined with logs and the metadata store.
+"""Topics in the cloud: connects `icestream.cloud` with the logs and the metadata store.
 
-`topic_cloud` is a topic's part in it and what all topics share, `registry` the records in the metadata store.
+What it guarantees: only the owner of a topic, by its epoch, describes objects; objects follow on each other without a
+gap; offsets are reserved in the metadata store before messages get them, so that a recovery never reuses one.
 
-Uploads: `uploading` has the threads and decides which topic is next, `topic_uploads` when a topic is due and how its
-uploads went, `reservation` keeps offsets reserved, `log_source` is a log as `icestream.cloud.uploader` sees it.
+`topic_cloud` has a topic's objects, and what all topics share. `registry` has the records in the metadata store.
+`uploads` decides which topic uploads next, in its threads. `reservation` reserves offsets. `log_source` shows a log to
+`icestream.cloud.uploader`. `retention` deletes objects. `discovery` lists what the store holds without other records.
+`recovery` brings a topic back whose log is lost.
 """
 
 from icestream.storage.cloud.registry import MetadataRegistry
