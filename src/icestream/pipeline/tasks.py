@@ -114,8 +114,8 @@ def _attempt(work: Work, start: int, end: int) -> Written:
 
 def _write_range(work: Work, start: int, end: int, began: float) -> Written:
     reader = work.fetch.read(work.topic, work.stream_id, start, end)
-    size = _Size()
-    files = _write_files(work, size.of(reader.batches()))
+    counter = _ByteCounter()
+    files = _write_files(work, counter.count(reader.batches()))
     if reader.next_offset != end:
         raise _incomplete(work, start, end, f"messages came up to {reader.next_offset}")
     for (_, begins), own in zip(work.targets, files, strict=True):
@@ -130,7 +130,7 @@ def _write_range(work: Work, start: int, end: int, began: float) -> Written:
         start,
         end,
         files=tuple(file for own in files for file in own),
-        nbytes=size.nbytes,
+        nbytes=counter.nbytes,
         lost=reader.lost,
         lost_ranges=reader.lost_ranges,
         seconds=perf_counter() - began,
@@ -154,13 +154,13 @@ def _incomplete(work: Work, start: int, end: int, problem: str) -> DamagedError:
     )
 
 
-class _Size:
+class _ByteCounter:
     """Counts the bytes of batches that pass through."""
 
     def __init__(self) -> None:
         self.nbytes = 0
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self.nbytes += batch.nbytes
             yield batch

@@ -131,15 +131,15 @@ def _wrap_tasks() -> None:
     from icestream.pipeline import tasks  # noqa: PLC0415 - late, see the top
 
     _wrap(tasks, "_write_range", before="before-write", after="after-write")
-    count = tasks._Size.of
+    count = tasks._ByteCounter.count
 
-    def crashing_count(size: tasks._Size, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def crashing_count(size: tasks._ByteCounter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in count(size, batches):
             _crash_at_offset(batch)
             yield batch
             crash_point("mid-write")
 
-    setattr(tasks._Size, "of", crashing_count)  # noqa: B010 - a plain assignment has no type
+    setattr(tasks._ByteCounter, "count", crashing_count)  # noqa: B010 - a plain assignment has no type
 
 
 def _is_worker() -> bool:

@@ -68,7 +68,7 @@ def test_jars_are_fetched_once_and_then_used_without_the_repository(repository: 
 def test_a_jar_with_other_bytes_is_refused(repository: Path) -> None:
     (repository / "org/example/example/1.0/example-1.0.jar").write_bytes(b"something else")
     with pytest.raises(DamagedError, match=r"example-1\.0\.jar came with SHA-256"):
-        obtain_jars([PLAIN])
+        obtain_jars([PLAIN], fetch=download)
     assert not PLAIN.path.exists()
 
 
@@ -78,14 +78,6 @@ def test_a_jar_that_no_repository_has_is_named_with_the_place() -> None:
         obtain_jars([jar("absent", "1.0")])
     assert caught.value.retryable
     assert "DEFAULT_ARTIFACT_REPOSITORY" in caught.value.remedy
-
-
-def test_a_repository_in_the_environment_is_asked_too(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved = repository.rename(tmp_path / "moved")
-    monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", moved.as_uri())
-    assert obtain_jars([OTHER])[0].read_bytes() == content(OTHER.file_name)
 
 
 def test_ivy_settings_of_spark_decide_alone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ CONTENT = b"a jar"
 JAR = Jar("org.example", "example", "1.0", hashlib.sha256(CONTENT).hexdigest())
 
 
-def test_the_packaged_java_trusts_what_the_machine_trusts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_packaged_java_trusts_what_the_machine_trusts_and_asks_the_repository_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = tmp_path / "repository" / "org" / "example" / "example" / "1.0"
     folder.mkdir(parents=True)
     (folder / JAR.file_name).write_bytes(CONTENT)
