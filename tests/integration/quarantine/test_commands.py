@@ -117,7 +117,7 @@ def test_a_retry_that_was_cut_short_is_gone_on_with(site: Pipelines, run: Any, d
     assert (told["first_offset"], told["end_offset"], told["before"]) == (14, 20, 4)
     assert site.client.read("aside/half", start=10).column("payload").to_pylist() == payloads
     shown = run("quarantine", "show", "aside/half", "0", *data).output
-    assert "offsets 14 to 19, next 20, and before that 4 messages" in shown
+    assert "offsets 14 to 19, next 20, and earlier 4 messages" in shown
 
 
 def test_verify_lists_it_and_ends_with_0(site: Pipelines, running: Broker, run: Any, data: list[str]) -> None:
