@@ -178,7 +178,7 @@ def test_what_cannot_be_opened_says_why(http: Running) -> None:
         with opened(http, path) as client:
             assert failure(client) == expected
     with opened(http, f"{SOCKET}?credit=-1") as client:
-        assert heard(client)["error"]["message"] == "query: credit: should be greater than or equal to 0"
+        assert heard(client)["error"]["message"] == "query: credit must be int >= 0, not -1"
     http.publish("a/b", "x")
     with opened(http) as first:
         heard(first)  # it has the subscription before the second one asks

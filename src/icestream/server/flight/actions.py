@@ -105,9 +105,14 @@ class Actions:
         access = ACTIONS.get(name, Access.EVERYTHING)
         if access is Access.EVERYTHING:
             caller.check_everything(operation=name)
-        request = parse(body, action.request, operation=name)
-        topic = getattr(request, "topic", None)
-        if topic is not None:
+        try:
+            request = parse(body, action.request, operation=name)
+        except InvalidRequestError:
+            # A caller that may not touch the topic learns nothing else, not even what is wrong with the request.
+            if (topic := _topic_in(body)) is not None:
+                caller.check_topic(topic, operation=name)
+            raise
+        if (topic := getattr(request, "topic", None)) is not None:
             caller.check_topic(topic, operation=name)
         return _encode(action.run(request, caller) if access is Access.OWN else action.run(request))
 
@@ -252,6 +257,18 @@ class Actions:
 
     def _cloud_objects(self, request: admin.ListCloudObjects) -> admin.CloudObjectPage:
         return cloud_objects(self._storage, TopicName.parse(request.topic), request.after, request.limit)
+
+
+class _AnyTopic(msgspec.Struct):
+    topic: str | None = None
+
+
+def _topic_in(body: bytes) -> str | None:
+    """Return the topic that a malformed request names, if it can be read."""
+    try:
+        return msgspec.json.decode(body, type=_AnyTopic).topic
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def create_topic(storage: IcebergStorage, request: admin.CreateTopic, *, if_not_exists: bool) -> admin.TopicDescription:
