@@ -27,8 +27,7 @@ from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.subscription import BrokerSubscription, SubscriptionStats
 from icestream.wal import Log, LogState
 
-# --------------------
-# What the pipeline tells about itself, as metrics.
+# The pipeline's own figures.
 
 
 _COUNTERS = {
@@ -84,8 +83,7 @@ class PipelineCollector(Collector):
             )
 
 
-# --------------------
-# How far topics are in the cloud, as metrics.
+# Topics in the cloud.
 
 
 _CLOUD_GAUGES = {
@@ -129,12 +127,8 @@ def cloud_metrics(reported: Iterable[Topic]) -> Iterator[Metric]:
     yield from (*families.values(), failing)
 
 
-# --------------------
-# What the storage knows, read when the metrics are asked for.
-#
-# Only logs that are open are looked at: asking for metrics opens and recovers nothing. The number of series is
-# bounded by
-# reporting the first topics by name, and how many were left out.
+# Topics. Only open logs are looked at: a scrape opens and recovers nothing. The number of series is bounded: the first
+# topics by name are reported, and how many were left out.
 
 
 MAX_REPORTED_TOPICS = 1_000
@@ -221,11 +215,8 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, value=value)
 
 
-# --------------------
-# How far subscriptions are, read when the metrics are asked for.
-#
-# Only topics whose log is open are looked at: asking for metrics opens and recovers nothing. The number of series is
-# bounded by reporting the first subscriptions by topic and name, and how many were left out.
+# Subscriptions. Only topics with an open log are looked at. The number of series is bounded: the first by topic and
+# name are reported, and how many were left out.
 
 
 MAX_REPORTED_SUBSCRIPTIONS = 1_000
@@ -295,11 +286,8 @@ def _metrics(reported: list[SubscriptionStats]) -> Iterator[Metric]:
     yield from (*families.values(), consumers)
 
 
-# --------------------
-# What is known of tenants, as metrics.
-#
-# The number of series is bounded: the tenants that were seen first have their own, the others are one, `(other)`. No
-# counter falls, not even when a tenant is gone.
+# Tenants. The number of series is bounded: tenants that were seen first have their own, the others share `(other)`. No
+# counter falls, not even when a tenant is deleted.
 
 
 _RECEIVED = {

@@ -35,11 +35,7 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 
-from icestream.model.errors import (
-    DamagedError,
-    IcestreamError,
-    SnapshotExpiredError,
-)
+from icestream.model.errors import DamagedError, IcestreamError, SnapshotExpiredError
 from icestream.table.catalogs import reporting
 from icestream.table.pruning import Pruning, compared
 

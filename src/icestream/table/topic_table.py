@@ -14,10 +14,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from icestream.config import TableSettings
-from icestream.model.errors import (
-    IncompatibleTableError,
-    InvalidRequestError,
-)
+from icestream.model.errors import IncompatibleTableError, InvalidRequestError
 from icestream.model.filters import Filter
 from icestream.model.messages import EnvelopeNames, decode_schema
 from icestream.model.names import TopicName

@@ -12,21 +12,21 @@ from websockets.sync.client import connect
 
 from icestream.server.access import OPERATIONS, Access
 from icestream.server.http import http_app
-from icestream.server.http.operations import Operation
+from icestream.server.http.requests import HttpOperation
 
 API = "/api/v1/topics"
 STRANGERS = [{}, {"Authorization": f"Bearer {UNKNOWN}"}, {"Authorization": f"Basic {ACME}"}, {"Authorization": ACME}]
 
 
 @pytest.fixture
-def operations(guarded: Guarded) -> list[Operation]:
+def operations(guarded: Guarded) -> list[HttpOperation]:
     broker = guarded.broker
     app = http_app(broker.storage, broker.metrics, version="0", ready=lambda: True, doors=dict)
-    found: list[Operation] = app.state.operations
+    found: list[HttpOperation] = app.state.operations
     return found
 
 
-def ask(http: httpx.Client, operation: Operation, topic: str) -> httpx.Response:
+def ask(http: httpx.Client, operation: HttpOperation, topic: str) -> httpx.Response:
     """An operation with an empty body; who may not is refused before it is looked at."""
     namespace, name = topic.split("/")
     path = operation.path.format(namespace=namespace, name=name, subscription="s", consumer="c", tenant=namespace)
@@ -41,7 +41,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
 
 @pytest.mark.parametrize("headers", STRANGERS)
 def test_nobody_gets_in_by_any_route_without_a_token(
-    guarded: Guarded, operations: list[Operation], headers: dict[str, str]
+    guarded: Guarded, operations: list[HttpOperation], headers: dict[str, str]
 ) -> None:
     with guarded.http() as http:
         http.headers.update(headers)
@@ -59,7 +59,9 @@ def test_nobody_gets_in_by_any_route_without_a_token(
     assert guarded.root.describe_topic(OWN).durable_end == 3
 
 
-def test_what_is_anothers_is_refused_whether_it_is_there_or_not(guarded: Guarded, operations: list[Operation]) -> None:
+def test_what_is_anothers_is_refused_whether_it_is_there_or_not(
+    guarded: Guarded, operations: list[HttpOperation]
+) -> None:
     with guarded.http(ACME) as http:
         for operation in operations:
             access = OPERATIONS[operation.name]

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.http.conftest import Running, error_of
 
 from icestream.model.messages import MESSAGE_SCHEMA, STREAM_SCHEMA, message_batch
-from icestream.server.http.bodies import write_stream
+from icestream.server.http.requests import write_stream
 
 PATH = "/api/v1/topics/a/b/messages"
 ARROW = "application/vnd.apache.arrow.stream"

@@ -101,7 +101,7 @@ def test_who_waits_for_uploads_leaves_threads_to_the_others(cloudy: Running, mon
         assert go.wait(PATIENCE_SECONDS)
         raise DeadlineError("the object store does not answer")
 
-    monkeypatch.setattr("icestream.server.http.cloud.flush_topic", wait)
+    monkeypatch.setattr("icestream.server.http.topics.flush_topic", wait)
     with ThreadPoolExecutor(60) as callers:
         answers = [callers.submit(cloudy.client.post, f"{TOPIC}/flush", json={}) for _ in range(60)]
         try:

@@ -16,8 +16,8 @@ from tests.integration.http.test_subscriptions import PATH, TOPIC, described, pu
 from tests.integration.http.test_waiting import until
 
 from icestream.model.messages import message_batch
-from icestream.server.http import connection as connection_module
-from icestream.server.http import events as events_module
+from icestream.server.http import door as door_module
+from icestream.server.http import streams as streams_module
 from icestream.server.http.models import DeliveredMessage, JsonMessage
 
 EVENTS = f"{PATH}/events"
@@ -109,7 +109,7 @@ class TestFollowing:
         assert http.client.head(follow).headers["content-type"].startswith("text/event-stream")
 
     def test_a_pause_has_heartbeats(self, http: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(events_module, "HEARTBEAT_SECONDS", 0.01)
+        monkeypatch.setattr(streams_module, "HEARTBEAT_SECONDS", 0.01)
         http.publish("a/b", "x")
         put(http, start="latest")
         for path in (f"{TOPIC}/events", EVENTS):
@@ -245,7 +245,7 @@ def test_a_client_that_reads_nothing_is_cut_off_in_the_end(
     topic = http.storage.topics.create("a/b")
     for _ in range(40):
         http.storage.publish(topic, message_batch([b"x" * 500_000] * 2))
-    monkeypatch.setattr(connection_module, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(door_module, "STALL_SECONDS", 0.2)
     with reading_nothing(http, f"{EVENTS}?type=shared"):
         until(lambda: bool(_consumers(http)))
         with listening(http, f"{PATH}2/events") as events:

@@ -9,10 +9,10 @@ import pytest
 from tests.integration.http.conftest import OpenDoor, Running, error_of
 from tests.integration.http.test_waiting import until
 
-from icestream.server.http import bodies as bodies_module
-from icestream.server.http import connection as connection_module
-from icestream.server.http.bodies import MAX_ADMIN_BYTES
+from icestream.server.http import door as door_module
+from icestream.server.http import requests as requests_module
 from icestream.server.http.models import MAX_JSON_MESSAGES
+from icestream.server.http.requests import MAX_ADMIN_BYTES
 
 PATH = "/api/v1/topics/a/b/messages"
 SMALL = {"max_message_bytes": 1000, "max_batch_bytes": 4000, "max_in_flight_bytes": 8000}
@@ -106,7 +106,7 @@ def test_connections_are_bounded(open_door: OpenDoor) -> None:
 
 
 def test_a_client_that_sends_no_request_is_let_go(http: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(door_module, "REQUEST_TIMEOUT_SECONDS", 0.01)
     for beginning in (b"", b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET / HT"):
         with raw(http, beginning) as connection:
             while connection.recv(1 << 16):
@@ -114,7 +114,7 @@ def test_a_client_that_sends_no_request_is_let_go(http: Running, monkeypatch: py
 
 
 def test_a_body_that_stands_still_is_given_up(http: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies_module, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(requests_module, "_PAUSE_SECONDS", 0.01)
     head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\nabc"
     assert status_of(raw(http, head.encode())) == 408
     assert http.storage.budget.used_bytes == 0

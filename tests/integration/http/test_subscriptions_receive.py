@@ -13,8 +13,8 @@ from tests.integration.http.test_subscriptions import PATH, TOPIC, described, pu
 from tests.integration.http.test_waiting import until
 
 from icestream.model.messages import message_batch
-from icestream.server.http.consumers import Consumers
 from icestream.server.http.models import ReceivedMessages
+from icestream.server.http.subscriptions import Consumers
 
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
 LONG_MS = 60_000

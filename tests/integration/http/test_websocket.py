@@ -18,7 +18,7 @@ from tests.integration.http.test_waiting import until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from icestream.server.http import connection as connection_module
+from icestream.server.http import door as door_module
 from icestream.server.http.models import DeliveredMessage
 
 SOCKET = f"{PATH}/ws"
@@ -235,7 +235,7 @@ def test_sockets_count_among_the_requests_that_may_be_open(open_door: OpenDoor) 
 
 
 def test_a_socket_outlives_the_time_that_a_request_may_take(http: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(door_module, "REQUEST_TIMEOUT_SECONDS", 0.01)
     http.publish("a/b", "x")
     with opened(http) as client:
         heard(client)
@@ -248,7 +248,7 @@ def test_a_socket_outlives_the_time_that_a_request_may_take(http: Running, monke
 def test_a_request_for_a_socket_that_is_never_complete_is_let_go(
     http: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(door_module, "REQUEST_TIMEOUT_SECONDS", 0.01)
     head = f"GET {SOCKET} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     with socket.create_connection(("127.0.0.1", http.door.port), timeout=30) as connection:
         connection.sendall(f"{head}Content-Length: 5\r\n\r\n".encode())

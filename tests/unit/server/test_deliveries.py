@@ -2,7 +2,7 @@
 
 import pytest
 
-from icestream.server.http.consumers import ranges_of
+from icestream.server.http.subscriptions import ranges_of
 
 
 @pytest.mark.parametrize(

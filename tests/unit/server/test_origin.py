@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import HTTPConnection
 
-from icestream.server.http.events import OriginRefusedError, check_origin
+from icestream.server.http.streams import OriginRefusedError, check_origin
 
 ALLOWED = frozenset({"https://shop.example", "null"})
 

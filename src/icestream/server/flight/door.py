@@ -1,4 +1,4 @@
-"""The native door: Arrow Flight, as `docs/protocol.md` describes it."""
+"""The Flight door: the native protocol, as `docs/protocol.md` describes it."""
 
 import contextlib
 import json
@@ -32,8 +32,7 @@ from icestream.server.flight.subscribe_stream import SubscribeStreams
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
 
-# --------------------
-# icestream's errors as Flight statuses: the error object travels as the status' extra information.
+# Errors as Flight statuses: the error object is the status' extra information.
 
 
 _MAX_TEXT = 1000  # statuses travel in HTTP/2 headers, which are small
@@ -56,7 +55,7 @@ def to_flight_error(error: IcestreamError) -> flight.FlightError:
 
 @contextlib.contextmanager
 def flight_errors(operation: str) -> Iterator[None]:
-    """Turn what goes wrong inside into a Flight status; a fault of icestream's own is logged with its trace."""
+    """Turn errors into Flight statuses; log a fault of icestream itself with its trace."""
     try:
         yield
     except IcestreamError as error:
@@ -66,33 +65,32 @@ def flight_errors(operation: str) -> Iterator[None]:
     except pa.ArrowInvalid as error:
         raise to_flight_error(InvalidRequestError(f"not valid Arrow: {error}", operation=operation)) from error
     except Exception as error:
-        _log.exception("a call failed", operation=operation)
+        _log.exception("flight_call_failed", operation=operation)
         raise to_flight_error(IcestreamError(f"internal error: {error!r}", operation=operation)) from error
 
 
-# --------------------
-# Who calls the Flight door: from the header `authorization` of each call, before anything else of it is looked at.
+# Authorization by the header `authorization` of each call, before anything else of the call is looked at.
 
 
 _KEY = "caller"
 _OPERATION = "connect"
 
 
-class _LetIn(flight.ServerMiddleware):
+class _AuthorizedCall(flight.ServerMiddleware):
     def __init__(self, caller: Caller) -> None:
         super().__init__()
         self.caller = caller
 
 
-class _Doorkeeper(flight.ServerMiddlewareFactory):
+class _Authorization(flight.ServerMiddlewareFactory):
     def __init__(self, callers: Callers) -> None:
         super().__init__()
         self._callers = callers
 
-    def start_call(self, info: flight.CallInfo, headers: dict[str, list[Any]]) -> _LetIn:
-        """Who calls; raises, and so ends the call, where nobody does who may."""
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[Any]]) -> _AuthorizedCall:
+        """Return the caller; raise, and so end the call, if there is none."""
         given = headers.get("authorization", [])
-        # Which one of several would count is nothing to guess at.
+        # Several headers are refused: which one counts would be a guess.
         authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
         try:
             caller = self._callers.identify(authorization, operation=_OPERATION)
@@ -100,16 +98,16 @@ class _Doorkeeper(flight.ServerMiddlewareFactory):
                 caller.check_everything(operation=info.method.name.lower())
         except IcestreamError as error:
             raise to_flight_error(error) from None
-        return _LetIn(caller)
+        return _AuthorizedCall(caller)
 
 
 def middleware_for(callers: Callers) -> dict[str, flight.ServerMiddlewareFactory]:
-    """What a Flight server is to have; nothing where nobody needs a token."""
-    return {} if callers.are_all else {_KEY: _Doorkeeper(callers)}
+    """Return the middleware of a Flight server; none if the broker has no tokens."""
+    return {} if callers.are_all else {_KEY: _Authorization(callers)}
 
 
 def caller_of(context: flight.ServerCallContext, callers: Callers) -> Caller:
-    """Who was let in."""
+    """Return the caller of a call."""
     if callers.are_all:
         return EVERYTHING
     caller: Caller = context.get_middleware(_KEY).caller
@@ -133,7 +131,7 @@ class FlightDoor(flight.FlightServerBase):
         queries: QueryEngine | None = None,
         callers: Callers | None = None,
     ) -> None:
-        """`callers` are by default those to whom the settings give tokens."""
+        """Open the door. `callers` are by default those to whom the settings give tokens."""
         self._storage = storage
         self._metrics = metrics
         self._streams = threading.BoundedSemaphore(storage.settings.server.max_connections)
@@ -211,7 +209,7 @@ class FlightDoor(flight.FlightServerBase):
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[None]:
-        """Count a stream that is open; one too many is refused."""
+        """Count an open stream; refuse one too many."""
         if not self._streams.acquire(blocking=False):
             raise OverloadedError(
                 f"{self._storage.settings.server.max_connections} streams are open already",
@@ -265,13 +263,13 @@ class FlightDoor(flight.FlightServerBase):
     # Stopping
 
     def end_streams(self) -> None:
-        """Have open reads and subscriptions end, and open publishes end at their next batch."""
+        """End open reads and subscriptions now, and open publishes at their next batch."""
         self._stopping.set()
         self._subscribers.stop()
 
 
 def _chunks(reader: Any) -> Iterator[Any]:
-    """What a client sends; what cannot be decoded is its mistake, not the broker's."""
+    """Yield what a client sends; data that cannot be decoded is the client's error."""
     chunks = iter(reader)
     while True:
         try:
@@ -285,7 +283,7 @@ def _chunks(reader: Any) -> Iterator[Any]:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise a clear error if a port cannot be had, which Flight itself only says in riddles."""
+    """Raise a clear error if a port is taken; Flight's own error does not name the cause."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,9 +1,10 @@
-"""One DoPut stream: batches and lone messages come in, an answer goes out for each.
+"""A DoPut stream: batches and lone messages come in, an acknowledgement goes out for each.
 
-The thread that receives a batch which the client waits for makes it durable and answers it, if nobody else is busy with
-the topic's log: no hand-over. Else it goes back to reading, and whoever commits the batch answers it. An answer to a
-client that does not read its answers could hold that thread up, so a stream with many answers that were perhaps not
-read passes them through a queue with a thread of its own; when too many wait there, no more batches are taken from it.
+The thread that receives a batch which the client waits for makes it durable and acknowledges it, unless another thread
+is busy with the topic's log: there is no hand-over. Otherwise it goes back to reading, and the thread that commits the
+batch acknowledges it. A client that does not read its acknowledgements could block that thread. So a stream with many
+acknowledgements that may be unread sends them through a queue with a thread of its own. If too many wait in the queue,
+no more batches are read from the stream.
 """
 
 import threading
@@ -27,10 +28,10 @@ from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.wal import Append
 
 _OPERATION = "publish"
-_MAX_WAITING_ANSWERS = 1000
+_MAX_WAITING_ACKS = 1000
 _GONE_CHECK_SECONDS = 1.0
-_MAX_UNSEEN_ANSWERS = 64
-"""So many answers fit into the buffers between broker and client, even if nobody reads them."""
+_MAX_UNSEEN_ACKS = 64
+"""So many acknowledgements fit into the buffers between broker and client, even if nobody reads them."""
 _log = structlog.get_logger(__name__)
 
 
@@ -56,15 +57,15 @@ class PublishStream:
         self._storage = storage
         self._caller = caller
         self._metrics = metrics
-        self._answers = Answers(writer)
+        self._acks = AckWriter(writer)
         self._received = 0
         self._seen = 0
 
     def receive(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
-        """Publish a batch, or the message in the metadata; what goes wrong with it is its answer, the stream stays."""
+        """Publish a batch, or the message in the metadata. An error is its acknowledgement; the stream stays."""
         number = self._received
         self._received += 1
-        self._answers.expect(through_queue=number - self._seen > _MAX_UNSEEN_ANSWERS)
+        self._acks.expect(through_queue=number - self._seen > _MAX_UNSEEN_ACKS)
         request: PublishRequest | None = None
         try:
             if batch is None:
@@ -85,8 +86,8 @@ class PublishStream:
                 self._refuse(number, error)
 
     def finish(self, is_gone: Callable[[], bool]) -> None:
-        """Called when the client sends no more: returns once everything is answered, or the client is gone."""
-        self._answers.finish(is_gone)
+        """Return once everything is acknowledged, or the client is gone. Called when the client sends no more."""
+        self._acks.finish(is_gone)
 
     def _topic(self, request: PublishRequest) -> Topic:
         name = self._caller.check_topic(request.topic, operation=_OPERATION)
@@ -99,20 +100,20 @@ class PublishStream:
 
         in_table = level is AckLevel.TABLE
 
-        def answer(append: Append) -> None:
+        def acknowledge(append: Append) -> None:
             if append.error is None:
                 snapshot_id = topic.committed.snapshot_id if in_table else None
-                self._answers.send(_confirmation(number, append, count, snapshot_id))
-                # Counted once the producer has its answer, which it waits for.
+                self._acks.send(_ack_of(number, append, count, snapshot_id))
+                # Counted once the producer has its acknowledgement, which it waits for.
                 self._count(append, count, started)
             else:
                 self._refuse(number, append.error)
 
-        if in_table:  # many are answered at once, by the thread that all topics share
-            self._answers.use_queue()
+        if in_table:  # many are acknowledged at once, by the thread that all topics share
+            self._acks.use_queue()
         self._storage.publishing.submit(
             topic,
-            PublishItem(batch, answer, request.producer, request.sequence or 0, request.session),
+            PublishItem(batch, acknowledge, request.producer, request.sequence or 0, request.session),
             level=level,
             inline=not request.more and level is not AckLevel.MEMORY,
         )
@@ -120,27 +121,27 @@ class PublishStream:
     def _publish_parts(
         self, request: PublishRequest, parts: list[PublishPart], batch: pa.RecordBatch | SingleMessage
     ) -> None:
-        """What several producers sent together is committed together, and answered by one message."""
+        """Commit together what several producers sent together; acknowledge it by one message."""
         shares = _bodies(parts, batch.body) if isinstance(batch, SingleMessage) else _slices(parts, batch)
         started = perf_counter()
         topic = self._topic(request)
         level = AckLevel.parse(request.ack, operation="publish") if request.ack is not None else topic.default_ack
         in_table = level is AckLevel.TABLE
         if in_table:
-            self._answers.use_queue()
-        together = _Together(len(parts), self._answers.send)
+            self._acks.use_queue()
+        combined = _CombinedAck(len(parts), self._acks.send)
 
-        def answer(part: PublishPart, append: Append) -> None:
+        def acknowledge(part: PublishPart, append: Append) -> None:
             if append.error is None:
                 snapshot_id = topic.committed.snapshot_id if in_table else None
-                together.add(_confirmation(part.id, append, part.count, snapshot_id))
+                combined.add(_ack_of(part.id, append, part.count, snapshot_id))
                 self._count(append, part.count, started)
             else:
                 self._metrics.refused(append.error.code)
-                together.add({"id": part.id, "error": append.error.to_dict()})
+                combined.add({"id": part.id, "error": append.error.to_dict()})
 
         published = [
-            PublishItem(share, partial(answer, part), part.producer, part.sequence or 0, part.session)
+            PublishItem(share, partial(acknowledge, part), part.producer, part.sequence or 0, part.session)
             for part, share in zip(parts, shares, strict=True)
         ]
         self._storage.publishing.submit_all(topic, published, level=level, inline=not request.more)
@@ -151,14 +152,14 @@ class PublishStream:
             self._metrics.duplicate()
 
     def _refuse_parts(self, parts: list[PublishPart], error: IcestreamError) -> None:
-        """Refuse what several producers sent together, before any of it was taken."""
+        """Refuse what several producers sent together, before any of it is accepted."""
         for _ in parts:
             self._metrics.refused(error.code)
-        self._answers.send({"answers": [{"id": part.id, "error": error.to_dict()} for part in parts]})
+        self._acks.send({"answers": [{"id": part.id, "error": error.to_dict()} for part in parts]})
 
     def _refuse(self, number: int, error: IcestreamError) -> None:
         self._metrics.refused(error.code)
-        self._answers.send({"id": number, "error": error.to_dict()})
+        self._acks.send({"id": number, "error": error.to_dict()})
 
 
 def _slices(parts: list[PublishPart], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -178,30 +179,30 @@ def _bodies(parts: list[PublishPart], bodies: bytes) -> list[SingleMessage]:
     return [SingleMessage(bodies[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
-class _Together:
-    """Collects the answers to what came together, and sends them as one message."""
+class _CombinedAck:
+    """Collects the acknowledgements of producers that share a batch, and sends them as one message."""
 
     def __init__(self, count: int, send: Callable[[Any], None]) -> None:
         self._lock = threading.Lock()
         self._missing = count
         self._send = send
-        self._answers: list[Any] = []
+        self._acks: list[Any] = []
 
-    def add(self, answer: Any) -> None:
+    def add(self, ack: Any) -> None:
         with self._lock:
-            self._answers.append(answer)
+            self._acks.append(ack)
             self._missing -= 1
             if self._missing:
                 return
-        self._send({"answers": self._answers})
+        self._send({"answers": self._acks})
 
 
-def _confirmation(number: int, append: Append, count: int, snapshot_id: int | None) -> PublishAck:
+def _ack_of(number: int, append: Append, count: int, snapshot_id: int | None) -> PublishAck:
     return PublishAck(number, append.base_offset, count, append.publish_time_us, append.duplicate, snapshot_id)
 
 
-class Answers:
-    """Writes answers as they come: directly, or through a queue once the client may have left many unread."""
+class AckWriter:
+    """Writes acknowledgements: directly, or through a queue once the client may have left many unread."""
 
     def __init__(self, writer: MetadataWriter) -> None:
         self._writer = writer
@@ -214,31 +215,31 @@ class Answers:
         self._thread: threading.Thread | None = None
 
     def expect(self, *, through_queue: bool) -> None:
-        """An answer will be sent, by whichever thread. Waits while too many were not read."""
+        """Announce an acknowledgement that any thread will send. Wait while too many are unread."""
         if through_queue:
             self.use_queue()
         with self._lock:
             if self._queue:
-                self._changed.wait_for(lambda: self._broken or len(self._queue) < _MAX_WAITING_ANSWERS)
+                self._changed.wait_for(lambda: self._broken or len(self._queue) < _MAX_WAITING_ACKS)
             self._expected += 1
 
     def use_queue(self) -> None:
-        """Have a thread of its own write the answers from now on."""
+        """Write in a thread of its own from now on."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="acks", daemon=True)
                 self._thread.start()
 
-    def send(self, answer: Any) -> None:
+    def send(self, ack: Any) -> None:
         with self._lock:
             self._expected -= 1
             if self._broken:
                 self._changed.notify_all()
                 return
             if self._thread is None:
-                self._write(answer)
+                self._write(ack)
             else:
-                self._queue.append(answer)
+                self._queue.append(ack)
             if self._finishing or self._thread is not None:
                 self._changed.notify_all()
 
@@ -249,7 +250,7 @@ class Answers:
             while self._expected and not is_gone():
                 self._changed.wait(_GONE_CHECK_SECONDS)
             if self._expected:
-                # Nobody is there to read the answers that are still to come, perhaps much later: from the table.
+                # Nobody reads the acknowledgements that are still to come, perhaps much later: from the table.
                 self._broken = True
                 self._queue.clear()
                 self._changed.notify_all()
@@ -264,16 +265,16 @@ class Answers:
                 )
                 if not self._queue:
                     return
-                answers, self._queue = self._queue, deque()
+                acks, self._queue = self._queue, deque()
                 self._changed.notify_all()
-            for answer in answers:
-                self._write(answer)
+            for ack in acks:
+                self._write(ack)
 
-    def _write(self, answer: Any) -> None:
+    def _write(self, ack: Any) -> None:
         if self._broken:
             return
         try:
-            self._writer.write(pa.py_buffer(_encode(answer)))
+            self._writer.write(pa.py_buffer(_encode(ack)))
         except (pa.ArrowException, OSError) as error:
-            self._broken = True  # the client is gone; it will send again what was not answered, and be recognised
-            _log.debug("an answer could not be delivered", error=str(error))
+            self._broken = True  # the client is gone; it sends again what was not acknowledged, and is recognised
+            _log.debug("publish_ack_not_delivered", error=str(error))

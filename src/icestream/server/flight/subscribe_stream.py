@@ -1,9 +1,9 @@
-"""One DoExchange stream: a consumer of a subscription. Batches go out; acknowledgements and credit come in.
+"""A DoExchange stream: a consumer of a subscription. Batches go out; acknowledgements and credit come in.
 
-The thread of the call reads what the consumer sends, a second one delivers. Flight cannot break off a read, and the
-call must not return while either thread uses its stream. So when the broker has to end it (it is stopping, the topic or
-the subscription was deleted, the consumer was silent for too long) it gives up the session at once, tells the client
-`{"error": …}`, and the client ends its side; the call then ends with that error as its status.
+The thread of the call reads what the consumer sends, a second thread delivers. Flight cannot interrupt a read, and the
+call must not return while either thread uses its stream. So when the broker ends a stream (it stops, the topic or the
+subscription was deleted, the consumer was silent for too long) it closes the session at once and sends `{"error": …}`.
+The client then ends its side, and the call ends with that error as its status.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 from icestream.subscription import ConsumerSession
 
-# --------------------
-# Flushes that a consumer asks for, beside its stream: a slow metadata store does not hold up its signs of life.
-
 
 class Flushes:
-    """One thread at most, and only while a flush is wanted. The answer to one is the answer to all before it."""
+    """Flushes that a consumer asks for, in a thread of their own: a slow metadata store does not delay its pings.
+
+    There is one thread at most, and only during a flush. A reply to a flush covers all flushes before it.
+    """
 
     def __init__(self, flush: Callable[[], None], tell: Callable[[dict[str, Any]], None]) -> None:
         self._flush = flush
@@ -42,7 +42,7 @@ class Flushes:
         self._thread: threading.Thread | None = None
 
     def want(self, number: int) -> None:
-        """Flush what is applied by now, and tell when it is stored, or why it is not."""
+        """Flush what is applied by now; send when it is stored, or why it is not."""
         with self._lock:
             self._wanted = number
             if self._thread is None:
@@ -50,7 +50,7 @@ class Flushes:
                 self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the one that is under way."""
+        """Wait for the flush that is running."""
         with self._lock:
             thread = self._thread
             self._wanted = None
@@ -73,7 +73,7 @@ class Flushes:
 
 _OPERATION = "subscribe"
 _GONE = (flight.FlightError, pa.ArrowException, OSError)
-"""What a write raises when the client is no longer there."""
+"""What a write raises when the client is gone."""
 _log = structlog.get_logger(__name__)
 
 _decode = msgspec.json.Decoder(ConsumerControl).decode
@@ -81,7 +81,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SubscribeStreams:
-    """The streams that are open, so that they can be ended."""
+    """All open streams."""
 
     def __init__(self, storage: IcebergStorage, metrics: BrokerMetrics) -> None:
         self._storage = storage
@@ -91,7 +91,7 @@ class SubscribeStreams:
         self._stopping = False
 
     def serve(self, reader: Any, writer: Any, caller: Caller) -> None:
-        """One stream, from its first message to its end."""
+        """Serve one stream, from its first message to its end."""
         messages = _messages(reader)
         first = next(messages, None)
         if first is None:
@@ -101,7 +101,9 @@ class SubscribeStreams:
         key = (caller, request.instance or object())  # a caller can end only its own streams by name
         with self._lock:
             earlier = self._open.get(key)
-        if earlier is not None:  # the same client on a new connection: the broker did not see the old one break
+        if (
+            earlier is not None
+        ):  # the same client on a new connection; the broker has not noticed yet that the old one is broken
             earlier.stop(ClosedError("the consumer has connected again", operation=_OPERATION))
         stream = SubscribeStream(self._storage, self._metrics, request, writer, caller)
         with self._lock:
@@ -118,7 +120,7 @@ class SubscribeStreams:
                     del self._open[key]
 
     def stop(self) -> None:
-        """Have all streams end."""
+        """End all streams."""
         with self._lock:
             self._stopping = True
             streams = list(self._open.values())
@@ -150,7 +152,7 @@ class SubscribeStream:
         )
 
     def run(self, messages: Iterator[bytes]) -> None:
-        """Returns, or raises what the client is to be told, when both sides have ended."""
+        """Run until both sides have ended; raise the error that ended the stream."""
         self._writer.begin(self._session.schema)
         self._tell({"subscribed": self._accepted})
         delivering = threading.Thread(target=self._deliver, name="deliver", daemon=True)
@@ -166,12 +168,12 @@ class SubscribeStream:
             raise self._failure
 
     def stop(self, reason: IcestreamError) -> None:
-        """Have it end with an error, from any thread."""
+        """End the stream with an error, from any thread."""
         self._failure = self._failure or reason
         self._session.close()
 
     def close(self) -> None:
-        """The consumer is gone: what it has goes to others."""
+        """Close the session: other consumers get its messages."""
         self._ending = True
         self._session.close()
 
@@ -208,15 +210,15 @@ class SubscribeStream:
                     self._send(batch)
         except _GONE as error:
             self._session.close()
-            _log.debug("a consumer is gone", subscription=self._subscription.name, error=str(error))
+            _log.debug("consumer_gone", subscription=self._subscription.name, error=str(error))
         except IcestreamError as error:
             self._announce(error)
         except Exception as error:  # noqa: BLE001 - the client is to hear of it
-            _log.exception("a delivery failed", subscription=self._subscription.name)
+            _log.exception("delivery_failed", subscription=self._subscription.name)
             self._announce(IcestreamError(f"internal error: {error!r}", operation=_OPERATION))
 
     def _announce(self, error: IcestreamError) -> None:
-        """Ask the client to end its side, unless it has done so."""
+        """Tell the client to end its side, unless it has done so."""
         if not self._ending:
             self.stop(error)
             self._tell({"error": (self._failure or error).to_dict()})
@@ -232,7 +234,7 @@ class SubscribeStream:
 
 
 def _messages(reader: Any) -> Iterator[bytes]:
-    """The metadata of what a client sends, until it ends its side, or is gone."""
+    """Yield the metadata of what a client sends, until it ends its side or is gone."""
     read: Callable[[], Any] = reader.read_chunk
     while True:
         try:

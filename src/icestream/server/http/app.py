@@ -15,9 +15,7 @@ from icestream.model.callers import Callers
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.access import callers_of
-from icestream.server.http.authorization import admit
-from icestream.server.http.cloud import CloudApi
-from icestream.server.http.consumers import Consumers
+from icestream.server.http.door import RequestLimit
 from icestream.server.http.errors import (
     MethodNotAllowedError,
     NoSuchRouteError,
@@ -25,18 +23,13 @@ from icestream.server.http.errors import (
     shorten,
     unexpected_response,
 )
-from icestream.server.http.events import EventsApi
-from icestream.server.http.limits import Gate
 from icestream.server.http.messages import MessagesApi
 from icestream.server.http.openapi import DescriptionApi
-from icestream.server.http.operations import Handler, Operation
-from icestream.server.http.receiving import ReceivingApi
-from icestream.server.http.sql import SqlApi
-from icestream.server.http.subscriptions import SubscriptionsApi
-from icestream.server.http.system import SystemApi
-from icestream.server.http.tenants import TenantsApi
-from icestream.server.http.topics import TopicsApi
-from icestream.server.http.websocket import SocketApi
+from icestream.server.http.requests import Handler, HttpOperation, admit
+from icestream.server.http.streams import EventsApi, SocketApi
+from icestream.server.http.subscriptions import Consumers, ReceivingApi, SubscriptionsApi
+from icestream.server.http.system import SqlApi, SystemApi, TenantsApi
+from icestream.server.http.topics import CloudApi, TopicsApi
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 from icestream.storage.tenant_figures import TenantFigures
@@ -80,7 +73,7 @@ def http_app(
     routes: list[BaseRoute] = [*routes_of(operations, callers), *sockets.routes()]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, metrics=metrics, max_requests=max_requests)],
+        middleware=[Middleware(RequestLimit, metrics=metrics, max_requests=max_requests)],
         exception_handlers={HTTPException: _answer_http_exception},
     )
     app.router.redirect_slashes = False
@@ -91,7 +84,7 @@ def http_app(
     return app
 
 
-def routes_of(operations: list[Operation], callers: Callers) -> list[Route]:
+def routes_of(operations: list[HttpOperation], callers: Callers) -> list[Route]:
     """One route a path: so a wrong method is answered with all that the path has."""
     routes = []
     for path, found in groupby(sorted(operations, key=lambda operation: operation.path), lambda entry: entry.path):

@@ -3,8 +3,11 @@
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable
+import re
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
 from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
@@ -12,20 +15,191 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from icestream.model.enums import AckLevel
-from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError
-from icestream.model.messages import MESSAGE_SCHEMA, message_batch
-from icestream.server.http.bodies import bounded_body, check_media_type, parse_json, read_stream, write_stream
+from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError, InvalidRequestError
+from icestream.model.messages import MESSAGE_SCHEMA, Message, message_batch, messages_of, slice_from
+from icestream.model.offsets import StartPosition
 from icestream.server.http.errors import NotAcceptableError, json_response
 from icestream.server.http.models import NewMessage, PublishBody, PublishQuery, PublishReceipt, ReadMessages, ReadQuery
-from icestream.server.http.operations import ARROW_STREAM, JSON, Operation, ResponseSpec, parse_query, refuse_query
-from icestream.server.http.reading import Piece, parse_start, piece_as_json, read_piece
+from icestream.server.http.requests import (
+    ARROW_STREAM,
+    JSON,
+    HttpOperation,
+    ResponseSpec,
+    bounded_body,
+    check_media_type,
+    parse_json,
+    parse_query,
+    read_stream,
+    refuse_query,
+    write_stream,
+)
 from icestream.server.http.topics import TOPIC_PATH, topic_name
-from icestream.server.http.waiting import ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, PublishItem, Topic
-from icestream.wal import Append
+from icestream.wal import Append, Log, LogState
 
-# --------------------
+# A bounded range of a topic, and its messages as JSON.
+
+
+_OTHER = re.compile(r"(earliest|latest|[0-9]{1,18}|snapshot:[0-9]{1,19}|tag:\S+)$", re.ASCII)
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def parse_start(text: str) -> StartPosition:
+    """As on the command line, but a time has to say its zone."""
+    if _OTHER.match(text):
+        return StartPosition.parse(text)
+    try:
+        if _RFC3339.fullmatch(text):
+            return StartPosition.parse(text.upper())
+    except InvalidRequestError:
+        pass  # such as the 30th of February
+    raise InvalidRequestError(
+        f"start: {text!r} is not a start position",
+        operation="read",
+        remedy="use earliest, latest, an offset, an RFC 3339 time, in which + is written %2B, snapshot:ID or tag:NAME",
+    )
+
+
+class MessageRange(NamedTuple):
+    schema: pa.Schema
+    batches: list[pa.RecordBatch]
+    next_offset: int
+    durable_end: int
+
+
+def read_range(
+    storage: IcebergStorage, topic: Topic, offset: int, *, max_messages: int, max_bytes: int
+) -> MessageRange:
+    """Messages from an offset on: at most so many, and about so many bytes, but at least one if there is one."""
+    if topic.log.state is LogState.CLOSED:
+        storage.topic(topic.name)  # says so if it was deleted meanwhile
+        raise ClosedError("the topic's log is closed", operation="read", place=str(topic.name))
+    reader = topic.reader(StartPosition.offset(offset))
+    end, room = offset + max_messages, max_bytes
+    found: list[pa.RecordBatch] = []
+    try:
+        while offset < end and room > 0:
+            batches = reader.read(room)
+            if not batches:
+                break
+            for batch in batches:
+                part = _fitting(slice_from(batch, 0, end), room, at_least=0 if found else 1)
+                if part.num_rows:
+                    found.append(part)
+                    offset = part.column(0)[-1].as_py() + 1
+                    room -= part.nbytes
+                if part.num_rows < batch.num_rows:
+                    room = 0
+                    break
+            else:
+                offset = min(end, reader.offset)  # past messages that a repair gave up, too
+    finally:
+        reader.close()
+    return MessageRange(topic.stream_schema, found, offset, topic.log.durable_end)
+
+
+def _fitting(batch: pa.RecordBatch, max_bytes: int, *, at_least: int) -> pa.RecordBatch:
+    """The first rows that fit."""
+    if batch.nbytes <= max_bytes or batch.num_rows <= at_least:
+        return batch
+    rows = bisect_right(range(1, batch.num_rows + 1), max_bytes, key=lambda count: batch.slice(0, count).nbytes)
+    return batch.slice(0, max(rows, at_least))
+
+
+def range_as_json(piece: MessageRange) -> dict[str, Any]:
+    return {
+        "messages": [message_as_json(message) for batch in piece.batches for message in messages_of(batch)],
+        "next_offset": piece.next_offset,
+        "durable_end": piece.durable_end,
+    }
+
+
+def message_as_json(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "offset": message.offset,
+        "publish_time": message.publish_time.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "producer": message.producer,
+        "sequence": message.sequence,
+        "attributes": message.attributes,
+    }
+    if message.key is not None:
+        _put_bytes(fields, "key", message.key)
+    _put_bytes(fields, "payload", message.payload)
+    return fields
+
+
+def _put_bytes(fields: dict[str, Any], name: str, value: bytes) -> None:
+    """As text where it is text."""
+    try:
+        fields[name] = value.decode()
+    except UnicodeDecodeError:
+        fields[f"{name}_base64"] = base64.b64encode(value).decode()
+
+
+# Waiting for new messages without holding a thread.
+
+
+Ends: TypeAlias = Sequence["asyncio.Future[Any]"]
+"""What ends all waiting once one of them is done."""
+
+
+@contextlib.asynccontextmanager
+async def ends_of(request: Request, closing: asyncio.Event) -> AsyncIterator[Ends]:
+    """The caller hangs up (the first of them), or the door closes. The request's body must have been read."""
+    ends = [asyncio.create_task(_gone(request)), asyncio.create_task(_set(closing))]
+    try:
+        yield ends
+    finally:
+        for task in ends:
+            task.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def wait_past(log: Log, offset: int, seconds: float, *, ends: Ends) -> None:
+    """Return when the log is durable past an offset or closed, the time is up, or one of the ends is reached.
+
+    The log wakes this from whichever thread commits; nothing is asked at intervals.
+    """
+    loop, moved = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the door's loop has ended; the commit must not hear of it
+            loop.call_soon_threadsafe(moved.set)
+
+    log.listeners.add(wake)
+    try:
+        async with asyncio.timeout(seconds):
+            while log.durable_end <= offset and log.state is not LogState.CLOSED:
+                await wait_for(moved, ends)
+                if any(end.done() for end in ends):
+                    return
+    except TimeoutError:
+        pass
+    finally:
+        log.listeners.discard(wake)
+
+
+async def wait_for(event: asyncio.Event, ends: Ends, seconds: float | None = None) -> None:
+    """Return when the event is set, which is then cleared, or one of the ends is reached, or the time is up."""
+    wakes = asyncio.create_task(_set(event))
+    try:
+        await asyncio.wait([wakes, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        wakes.cancel()
+    event.clear()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 # Published messages as JSON, made into an Arrow batch.
 
 
@@ -83,9 +257,9 @@ class MessagesApi:
         self._metrics = metrics
         self._closing = closing
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[HttpOperation]:
         return [
-            Operation(
+            HttpOperation(
                 "POST",
                 MESSAGES_PATH,
                 "publish",
@@ -99,7 +273,7 @@ class MessagesApi:
                 details="All messages of a request are stored together or not at all. A missing topic is created where "
                 "`topics.auto_create` is on. The query's parameters go with Arrow bodies; JSON has them inside.",
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 MESSAGES_PATH,
                 "read",
@@ -199,16 +373,16 @@ class MessagesApi:
                 await wait_past(topic.log, offset, query.wait_ms / 1000, ends=ends)
 
         def finish() -> Response:
-            piece = read_piece(self._storage, topic, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
+            piece = read_range(self._storage, topic, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
             return self._deliver(piece, as_arrow=as_arrow)
 
         return await run_in_threadpool(finish)
 
-    def _deliver(self, piece: Piece, *, as_arrow: bool) -> Response:
+    def _deliver(self, piece: MessageRange, *, as_arrow: bool) -> Response:
         if as_arrow:
             response = Response(write_stream(piece.schema, piece.batches), media_type=ARROW_STREAM)
         else:
-            response = json_response(piece_as_json(piece))
+            response = json_response(range_as_json(piece))
         response.headers[NEXT_OFFSET_HEADER] = str(piece.next_offset)
         response.headers[DURABLE_END_HEADER] = str(piece.durable_end)
         if piece.batches:

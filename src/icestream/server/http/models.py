@@ -15,13 +15,7 @@ from icestream.protocol.admin import (
     TopicSummary,
 )
 from icestream.protocol.parsing import Request, Response, given
-from icestream.protocol.subscribe import (
-    MAX_OFFSET,
-    Delay,
-    SubscriptionChanges,
-    SubscriptionStats,
-    with_options,
-)
+from icestream.protocol.subscribe import MAX_OFFSET, Delay, SubscriptionChanges, SubscriptionStats, with_options
 
 MAX_PAGE = 1_000
 MAX_JSON_MESSAGES = 100_000

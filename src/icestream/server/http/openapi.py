@@ -17,7 +17,7 @@ from icestream.model.names import MAX_PART_LENGTH
 from icestream.server.access import OPERATIONS, Access
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import ErrorResponse
-from icestream.server.http.operations import JSON, Content, Operation, ResponseSpec
+from icestream.server.http.requests import JSON, Content, HttpOperation, ResponseSpec
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _TEXT = (
@@ -28,7 +28,7 @@ _TEXT = (
 _TOKENS = {"token": {"type": "http", "scheme": "bearer"}}
 
 
-def openapi_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+def openapi_document(operations: Sequence[HttpOperation], version: str) -> dict[str, Any]:
     schemas = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -46,7 +46,7 @@ def openapi_document(operations: Sequence[Operation], version: str) -> dict[str,
     }
 
 
-def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(operation: HttpOperation, schemas: dict[str, Any]) -> dict[str, Any]:
     is_open = OPERATIONS.get(operation.name) is Access.OPEN
     errors = sorted({*operation.errors, *(() if is_open else (401, 403))})
     described: dict[str, Any] = {
@@ -106,7 +106,7 @@ def _query_parameters(kind: type[Struct] | None, schemas: dict[str, Any]) -> Ite
         yield {"name": name, "in": "query", "required": required, "description": text, "schema": inner}
 
 
-def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
+def _schemas(operations: Sequence[HttpOperation]) -> dict[str, Any]:
     contents = [content for operation in operations for content in _contents(operation)]
     kinds: set[type[Struct]] = {kind for content in contents for kind in content.values() if kind is not None}
     kinds |= {operation.query for operation in operations if operation.query is not None} | {ErrorResponse}
@@ -116,7 +116,7 @@ def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
     return schemas
 
 
-def _contents(operation: Operation) -> Iterable[Content]:
+def _contents(operation: HttpOperation) -> Iterable[Content]:
     yield operation.body or {}
     for response in operation.responses.values():
         yield response.content
@@ -135,8 +135,7 @@ def _without_null_defaults(schema: Any) -> Any:
     return schema
 
 
-# --------------------
-# The API's description as one HTML page that needs nothing but itself: no script, no font, no other host.
+# The documentation page. It needs nothing but itself: no script, no font, no other host.
 
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -257,23 +256,19 @@ def _text(text: str) -> str:
     return _CODE.sub(r"<code>\1</code>", escape(text))
 
 
-# --------------------
-# The API's own description over HTTP: for programs, and for people.
-
-
 _HTML = "text/html"
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 class DescriptionApi:
-    def __init__(self, operations: Callable[[], list[Operation]], version: str) -> None:
+    def __init__(self, operations: Callable[[], list[HttpOperation]], version: str) -> None:
         self._all = operations
         self._version = version
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[HttpOperation]:
         group = "description"
         return [
-            Operation(
+            HttpOperation(
                 "GET",
                 "/api/openapi.json",
                 "openapi",
@@ -282,7 +277,7 @@ class DescriptionApi:
                 self.openapi,
                 {200: ResponseSpec("The document.", {JSON: None})},
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 "/api/docs",
                 "docs",
@@ -291,7 +286,7 @@ class DescriptionApi:
                 self.page,
                 {200: ResponseSpec("The page.", {_HTML: None})},
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 "/",
                 "root",

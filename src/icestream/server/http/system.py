@@ -1,6 +1,8 @@
 """Health, metrics, figures and addresses over HTTP."""
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -9,16 +11,38 @@ from starlette.responses import Response
 
 from icestream.model.callers import Caller
 from icestream.model.errors import UnavailableError
+from icestream.model.json_rows import json_rows
+from icestream.protocol.admin import TenantPage, TenantStats
+from icestream.query import Query, QueryEngine
 from icestream.server.access import subscription_stats, topics_of
 from icestream.server.flight.actions import broker_stats
-from icestream.server.http.authorization import caller_of
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import Doors, Health, HttpBrokerStats, HttpStats, StatsQuery
-from icestream.server.http.operations import JSON, Operation, ResponseSpec, parse_query, refuse_query
+from icestream.server.http.messages import ends_of
+from icestream.server.http.models import (
+    Doors,
+    Health,
+    HttpBrokerStats,
+    HttpStats,
+    SqlBody,
+    SqlColumn,
+    SqlRows,
+    StatsQuery,
+    TenantsQuery,
+)
+from icestream.server.http.requests import (
+    JSON,
+    HttpOperation,
+    ResponseSpec,
+    caller_of,
+    json_body,
+    parse_query,
+    refuse_query,
+)
 from icestream.server.http.topics import page_of
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 from icestream.storage.stats import topic_stats
+from icestream.storage.tenant_figures import TenantFigures
 
 
 class SystemApi:
@@ -37,9 +61,9 @@ class SystemApi:
         self._ready = ready
         self._doors = doors
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[HttpOperation]:
         return [
-            Operation(
+            HttpOperation(
                 "GET",
                 "/healthz",
                 "health",
@@ -48,7 +72,7 @@ class SystemApi:
                 self.health,
                 {200: ResponseSpec("It is.", {JSON: Health})},
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 "/readyz",
                 "readiness",
@@ -58,7 +82,7 @@ class SystemApi:
                 {200: ResponseSpec("They are.", {JSON: Health})},
                 errors=(503,),
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 "/metrics",
                 "metrics",
@@ -71,7 +95,7 @@ class SystemApi:
                     )
                 },
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 "/api/v1/stats",
                 "stats",
@@ -83,7 +107,7 @@ class SystemApi:
                 errors=(400, 404, 503),
                 details="Topics that were not used since the start are left out unless asked for with `topic`.",
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 "/api/v1/doors",
                 "doors",
@@ -132,3 +156,101 @@ class SystemApi:
     async def doors(self, request: Request) -> Response:
         refuse_query(request, operation="doors")
         return json_response(Doors(self._doors()))
+
+
+TENANTS_PATH = "/api/v1/tenants"
+
+
+class TenantsApi:
+    def __init__(self, tenants: TenantFigures) -> None:
+        self._tenants = tenants
+
+    def operations(self) -> list[HttpOperation]:
+        return [
+            HttpOperation(
+                "GET",
+                TENANTS_PATH,
+                "list_tenants",
+                "tenants",
+                "Figures of tenants by name",
+                self.list,
+                {200: ResponseSpec("A page of tenants.", {JSON: TenantPage})},
+                query=TenantsQuery,
+                errors=(400, 503),
+                details="Since the broker started. A tenant's own token sees that tenant alone.",
+            ),
+            HttpOperation(
+                "GET",
+                f"{TENANTS_PATH}/{{tenant}}",
+                "describe_tenant",
+                "tenants",
+                "Figures of a tenant",
+                self.describe,
+                {200: ResponseSpec("The tenant.", {JSON: TenantStats})},
+                errors=(400, 404, 503),
+            ),
+        ]
+
+    async def list(self, request: Request) -> Response:
+        query = parse_query(request, TenantsQuery, operation="list tenants")
+        caller = caller_of(request)
+        return json_response(await run_in_threadpool(self._tenants.page, caller, query.after, query.limit))
+
+    async def describe(self, request: Request) -> Response:
+        refuse_query(request, operation="describe tenant")
+        caller, tenant = caller_of(request), request.path_params["tenant"]
+        return json_response(
+            await run_in_threadpool(lambda: self._tenants.one(caller, tenant, operation="describe tenant"))
+        )
+
+
+class SqlApi:
+    def __init__(self, storage: IcebergStorage, queries: QueryEngine, closing: asyncio.Event) -> None:
+        self._storage = storage
+        self._queries = queries
+        self._closing = closing
+
+    def operations(self) -> list[HttpOperation]:
+        return [
+            HttpOperation(
+                "POST",
+                "/api/v1/sql",
+                "sql",
+                "sql",
+                "Query topics with SQL",
+                self.sql,
+                {200: ResponseSpec("The first rows of the result.", {JSON: SqlRows})},
+                body={JSON: SqlBody},
+                errors=(400, 404, 413, 415, 429, 503, 504),
+                details="Rows not yet in the tables are seen too, unless `fresh` is false. An answer has at most "
+                "`query.max_result_rows` rows; larger results are for the Flight door.",
+            )
+        ]
+
+    async def sql(self, request: Request) -> Response:
+        refuse_query(request, operation="sql")
+        asked = await json_body(request, SqlBody, self._storage.budget, operation="sql")
+        async with ends_of(request, self._closing) as ends:
+            caller = caller_of(request)
+            return await run_in_threadpool(self._answer, asked, caller, lambda: any(end.done() for end in ends))
+
+    def _answer(self, asked: SqlBody, caller: Caller, cancelled: Callable[[], bool]) -> Response:
+        with self._queries.run(asked.sql, fresh=asked.fresh, caller=caller, cancelled=cancelled) as query:
+            rows, is_cut = self._first_rows(query)
+        columns = [SqlColumn(field.name, str(field.type)) for field in query.schema]
+        return json_response(SqlRows(columns, rows, is_cut))
+
+    def _first_rows(self, query: Query) -> tuple[list[dict[str, Any]], bool]:
+        """As many rows as an answer may have, and whether there were more."""
+        settings = self._storage.settings.query
+        rows: list[dict[str, Any]] = []
+        bytes_left = settings.max_result_bytes
+        for batch in query.batches():
+            room = settings.max_result_rows - len(rows)
+            if batch.nbytes > bytes_left:
+                room = min(room, batch.num_rows * bytes_left // batch.nbytes)
+            rows += json_rows(batch.slice(0, room))
+            if room < batch.num_rows:
+                return rows, True
+            bytes_left -= batch.nbytes
+        return rows, False

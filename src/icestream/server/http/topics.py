@@ -1,21 +1,38 @@
 """Topics over HTTP."""
 
+import asyncio
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from icestream.model.errors import TopicExistsError
 from icestream.model.names import TopicName, check_part
-from icestream.protocol.admin import CreateTopic, TopicDescription, UpdateTopic
+from icestream.protocol.admin import (
+    CloudObjectPage,
+    CreateTopic,
+    FlushProgress,
+    RecoverableTopics,
+    RecoveredTopic,
+    TopicDescription,
+    UpdateTopic,
+)
 from icestream.protocol.parsing import given
 from icestream.server.access import topics_of
 from icestream.server.flight.actions import create_topic
-from icestream.server.http.authorization import caller_of
-from icestream.server.http.bodies import json_body
 from icestream.server.http.errors import json_response
-from icestream.server.http.models import DeleteQuery, TopicPage, TopicsQuery
-from icestream.server.http.operations import JSON, Operation, ResponseSpec, parse_query, refuse_query
+from icestream.server.http.models import DeleteQuery, FlushBody, ObjectsQuery, RecoverBody, TopicPage, TopicsQuery
+from icestream.server.http.requests import (
+    JSON,
+    HttpOperation,
+    ResponseSpec,
+    caller_of,
+    json_body,
+    parse_query,
+    refuse_query,
+)
 from icestream.storage import IcebergStorage, Topic
+from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
 
 TOPICS_PATH = "/api/v1/topics"
 TOPIC_PATH = f"{TOPICS_PATH}/{{namespace}}/{{name}}"
@@ -32,10 +49,10 @@ class TopicsApi:
     def __init__(self, storage: IcebergStorage) -> None:
         self._storage = storage
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[HttpOperation]:
         described = {JSON: TopicDescription}
         return [
-            Operation(
+            HttpOperation(
                 "GET",
                 TOPICS_PATH,
                 "list_topics",
@@ -47,7 +64,7 @@ class TopicsApi:
                 errors=(400, 503),
                 details="Opens no log: offsets are null for topics that were not used since the start.",
             ),
-            Operation(
+            HttpOperation(
                 "POST",
                 TOPICS_PATH,
                 "create_topic",
@@ -61,7 +78,7 @@ class TopicsApi:
                 body={JSON: CreateTopic},
                 errors=(400, 409, 413, 415, 429, 503),
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 TOPIC_PATH,
                 "describe_topic",
@@ -71,7 +88,7 @@ class TopicsApi:
                 {200: ResponseSpec("The topic.", described)},
                 errors=(400, 404, 503),
             ),
-            Operation(
+            HttpOperation(
                 "PATCH",
                 TOPIC_PATH,
                 "update_topic",
@@ -82,7 +99,7 @@ class TopicsApi:
                 body={JSON: UpdateTopic},
                 errors=(400, 404, 409, 413, 415, 503),
             ),
-            Operation(
+            HttpOperation(
                 "DELETE",
                 TOPIC_PATH,
                 "delete_topic",
@@ -147,3 +164,90 @@ def page_of(topics: list[Topic], query: TopicsQuery) -> tuple[list[Topic], str |
         topics = [topic for topic in topics if topic.name > after]
     page = topics[: query.limit]
     return page, str(page[-1].name) if len(topics) > len(page) else None
+
+
+_MAX_FLUSHES = 12
+_MAX_RECOVERIES = 4
+"""At the same time, of the 40 threads that the door has; more wait for their turn."""
+
+
+class CloudApi:
+    """Requests that wait for the object store get few of the door's threads: the others never wait behind them."""
+
+    def __init__(self, storage: IcebergStorage) -> None:
+        self._storage = storage
+        self._flushes = asyncio.Semaphore(_MAX_FLUSHES)
+        self._recoveries = asyncio.Semaphore(_MAX_RECOVERIES)
+
+    def operations(self) -> list[HttpOperation]:
+        return [
+            HttpOperation(
+                "POST",
+                f"{TOPIC_PATH}/flush",
+                "flush_topic",
+                "cloud",
+                "Ship what is durable to the cloud now",
+                self.flush,
+                {200: ResponseSpec("How far the cloud is.", {JSON: FlushProgress})},
+                body={JSON: FlushBody},
+                errors=(400, 404, 413, 415, 503),
+            ),
+            HttpOperation(
+                "POST",
+                f"{TOPIC_PATH}/recover",
+                "recover_topic",
+                "cloud",
+                "Make a topic live again from the cloud and its table",
+                self.recover,
+                {200: ResponseSpec("What came from where, and what was lost.", {JSON: RecoveredTopic})},
+                body={JSON: RecoverBody},
+                errors=(400, 404, 409, 413, 415, 503),
+                details="For a topic whose log is lost, or which this broker does not know at all.",
+            ),
+            HttpOperation(
+                "GET",
+                f"{TOPIC_PATH}/objects",
+                "cloud_objects",
+                "cloud",
+                "List a topic's objects in the cloud by offset",
+                self.objects,
+                {200: ResponseSpec("A page of objects.", {JSON: CloudObjectPage})},
+                query=ObjectsQuery,
+                errors=(400, 404, 503),
+            ),
+            HttpOperation(
+                "GET",
+                "/api/v1/recoverable",
+                "recoverable_topics",
+                "cloud",
+                "List topics that can be recovered",
+                self.recoverable,
+                {200: ResponseSpec("Names of topics.", {JSON: RecoverableTopics})},
+                errors=(400, 503),
+            ),
+        ]
+
+    async def flush(self, request: Request) -> Response:
+        refuse_query(request, operation="flush topic")
+        name = topic_name(request)
+        body = await json_body(request, FlushBody, self._storage.budget, operation="flush topic")
+        async with self._flushes:
+            flushed = await run_in_threadpool(flush_topic, self._storage, name, body.wait_ms / 1000, body.target)
+        return json_response(flushed)
+
+    async def recover(self, request: Request) -> Response:
+        refuse_query(request, operation="recover topic")
+        name = topic_name(request)
+        await json_body(request, RecoverBody, self._storage.budget, operation="recover topic")
+        async with self._recoveries:
+            return json_response(await run_in_threadpool(recover_topic, self._storage, name))
+
+    async def objects(self, request: Request) -> Response:
+        query = parse_query(request, ObjectsQuery, operation="list cloud objects")
+        name = topic_name(request)
+        return json_response(await run_in_threadpool(cloud_objects, self._storage, name, query.after, query.limit))
+
+    async def recoverable(self, request: Request) -> Response:
+        refuse_query(request, operation="list recoverable topics")
+        async with self._recoveries:
+            return json_response(await run_in_threadpool(recoverable_topics, self._storage))

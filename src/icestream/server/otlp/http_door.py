@@ -18,10 +18,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TooLargeError
-from icestream.server.http.bodies import bounded_body, check_media_type, media_type
+from icestream.server.http.door import RequestLimit
 from icestream.server.http.errors import MethodNotAllowedError, NoSuchRouteError, UnsupportedMediaTypeError, shorten
-from icestream.server.http.limits import Gate
-from icestream.server.http.operations import JSON
+from icestream.server.http.requests import JSON, bounded_body, check_media_type, media_type
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.otlp.receiver import Receiver
 from icestream.server.otlp.status import Status, status_of
@@ -29,8 +28,7 @@ from icestream.storage.publishing import ByteBudget
 from icestream.telemetry import Signal
 from icestream.telemetry.tenants import TelemetrySender
 
-# --------------------
-# Compressed bodies, a piece at a time, so that a small body cannot become a large one unseen.
+# Compressed bodies are opened in chunks, so that a small body cannot become a large one unseen.
 
 
 CODECS = ("gzip", "zstd")
@@ -93,7 +91,7 @@ def otlp_app(receiver: Receiver, metrics: BrokerMetrics) -> Starlette:
     """`app.state` has what the door and its connections ask for."""
     app = Starlette(
         routes=[Route(f"/v1/{signal}", _Export(receiver, signal).answer, methods=["POST"]) for signal in Signal],
-        middleware=[Middleware(Gate, metrics=metrics, max_requests=receiver.max_requests, door="otlp_http")],
+        middleware=[Middleware(RequestLimit, metrics=metrics, max_requests=receiver.max_requests, door="otlp_http")],
         exception_handlers={HTTPException: _answer_http_exception},
     )
     app.router.redirect_slashes = False

@@ -98,7 +98,7 @@ def status_of(error: Exception, operation: str) -> Status:
     """A fault of icestream's own is logged with its trace, and answered without it."""
     if isinstance(error, IcestreamError):
         return Status.of(error)
-    _log.error("a request failed", operation=operation, exc_info=error)
+    _log.error("otlp_request_failed", operation=operation, exc_info=error)
     return Status(grpc.StatusCode.INTERNAL, 500, f"internal error: {type(error).__name__}")
 
 

@@ -1,25 +1,99 @@
-"""Reading request bodies: in pieces, within bounds, and only in the format that was asked for.
-
-What has arrived of all bodies together counts as bytes in flight, so that many large requests at once are refused
-instead of filling the memory.
-"""
+"""An operation of the API: its handler and its description. Routes and the OpenAPI document are made from these."""
 
 import asyncio
 import contextlib
 import re
 import struct
-from collections.abc import AsyncIterator, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
+import msgspec
 import pyarrow as pa
+from msgspec import Struct, inspect
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 
+from icestream.model.callers import EVERYTHING, Caller, Callers
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, TooLargeError
-from icestream.protocol.parsing import parse_unbounded
-from icestream.server.http.errors import SlowRequestError, UnsupportedMediaTypeError
-from icestream.server.http.operations import JSON
+from icestream.protocol.parsing import convert, parse_unbounded
+from icestream.server.access import OPERATIONS, Access
+from icestream.server.http.errors import SlowRequestError, UnsupportedMediaTypeError, shorten
 from icestream.storage.publishing import ByteBudget
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+JSON = "application/json"
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+Content: TypeAlias = Mapping[str, type[Struct] | None]
+"""By media type: the struct of a JSON body, or nothing for other formats."""
+Parsed = TypeVar("Parsed")
+_NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ResponseSpec:
+    text: str
+    content: Content = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HttpOperation:
+    method: str
+    path: str
+    name: str
+    group: str
+    text: str
+    handler: Handler
+    responses: Mapping[int, ResponseSpec]
+    query: type[Struct] | None = None
+    body: Content | None = None
+    errors: tuple[int, ...] = ()
+    details: str = ""
+
+
+def parse_query(request: HTTPConnection, kind: type[Parsed], *, operation: str) -> Parsed:
+    """Return the query; raise if it has unknown parameters, or one of them twice."""
+    fields: Any = kind
+    numbers = _number_fields(fields)
+    given: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given:
+            raise InvalidRequestError(f"query: {shorten(name)} is given twice", operation=operation)
+        given[name] = int(value) if name in numbers and _NUMBER.fullmatch(value) else value
+    return convert(given, kind, operation=operation, where="query")
+
+
+@cache
+def _number_fields(kind: Any) -> frozenset[str]:
+    """Return the parameters that are numbers. In a query everything is text."""
+    return frozenset(
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if any(isinstance(one, inspect.IntType) for one in _alternatives(inspect.type_info(field.type)))
+    )
+
+
+def _alternatives(kind: inspect.Type) -> Iterable[inspect.Type]:
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if not isinstance(kind, inspect.UnionType):
+        return (kind,)
+    return [one for member in kind.types for one in _alternatives(member)]
+
+
+def refuse_query(request: Request, *, operation: str) -> None:
+    if request.query_params:
+        names = ", ".join(sorted(set(request.query_params.keys())))
+        raise InvalidRequestError(f"query: {shorten(names)} is not known here", operation=operation)
+
+
+# Bodies. All bytes that have arrived count as bytes in flight, so that many large requests at once are refused instead
+# of filling the memory.
+
 
 MAX_ADMIN_BYTES = 1 << 20
 MAX_JSON_VALUES = 1_000_000
@@ -27,7 +101,6 @@ MAX_JSON_VALUES = 1_000_000
 
 _PAUSE_SECONDS = 60.0
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-Parsed = TypeVar("Parsed")
 
 
 def media_type(request: Request) -> str:
@@ -110,7 +183,6 @@ def _counted_values(text: bytes | bytearray) -> int:
     return text.count(b",") + text.count(b"{") + text.count(b"[")
 
 
-# --------------------
 # Arrow IPC streams as bodies.
 
 
@@ -181,3 +253,28 @@ def write_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
         for batch in batches:
             writer.write_batch(batch)
     return bytes(sink.getvalue())
+
+
+# Authorization, before a handler sees the request.
+
+
+def admit(connection: HTTPConnection, callers: Callers, operation: str) -> None:
+    """Note who calls; raise unless that one may do this with the topic that the path names."""
+    access = OPERATIONS.get(operation, Access.EVERYTHING)
+    if access is Access.OPEN or callers.are_all:
+        connection.state.caller = EVERYTHING
+        return
+    given = connection.headers.getlist("authorization")
+    # Which one of several would count is nothing to guess at.
+    caller = callers.identify(given[0] if len(given) == 1 else None, operation=operation)
+    if access is Access.EVERYTHING:
+        caller.check_everything(operation=operation)
+    if access is Access.TOPIC:
+        caller.check(connection.path_params["namespace"], operation=operation)
+    connection.state.caller = caller
+
+
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Who was admitted."""
+    caller: Caller = connection.state.caller
+    return caller

@@ -11,37 +11,46 @@ import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
+from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from icestream.model.callers import Callers
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.messages import OFFSET, offset_ranges
 from icestream.model.offsets import StartPosition
-from icestream.server.http.consumers import (
+from icestream.server.http.errors import STATUS, NoSuchRouteError, error_response, shorten
+from icestream.server.http.messages import (
+    Ends,
+    check_topic_has_json,
+    ends_of,
+    parse_start,
+    range_as_json,
+    read_range,
+    wait_past,
+)
+from icestream.server.http.models import EventsQuery, FollowQuery, SocketControl, SocketQuery
+from icestream.server.http.requests import HttpOperation, ResponseSpec, admit, parse_json, parse_query
+from icestream.server.http.subscriptions import (
     NO_LIMIT_BYTES,
     PIECE_BYTES,
     PIECE_MESSAGES,
+    SUBSCRIPTION_PATH,
     Consumers,
     KeptConsumer,
     delivered_as_json,
     open_for_stream,
+    ranges_of,
 )
-from icestream.server.http.errors import shorten
-from icestream.server.http.messages import check_topic_has_json
-from icestream.server.http.models import EventsQuery, FollowQuery
-from icestream.server.http.operations import Operation, ResponseSpec, parse_query
-from icestream.server.http.reading import parse_start, piece_as_json, read_piece
-from icestream.server.http.subscriptions import SUBSCRIPTION_PATH
 from icestream.server.http.topics import TOPIC_PATH, topic_name
-from icestream.server.http.waiting import Ends, ends_of, wait_past
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
+from icestream.subscription import ConsumerSession
 
-# --------------------
-# Server-Sent Events: an answer that goes on for as long as its client listens.
-#
-# Each piece is written as the connection takes it, so a client that reads slowly slows its own stream and nothing else.
-# Comments come in the pauses, so that both sides notice when the other is gone.
+# Server-Sent Events: a response that continues while its client listens. Each chunk is written when the connection
+# takes it, so a slow client slows only its own stream. Comments are sent in pauses, so that both sides notice a lost
+# peer.
 
 
 HEARTBEAT_SECONDS = 10.0
@@ -96,7 +105,7 @@ class EventStream(Response):
             except IcestreamError as error:
                 await writer.write(event_text({"error": error.to_dict()}, kind="failure"))
             except Exception as error:  # noqa: BLE001 (logged; the client hears that it is not its fault)
-                _log.error("an event stream failed", exc_info=error)
+                _log.error("event_stream_failed", exc_info=error)
                 fault = IcestreamError(f"internal error: {type(error).__name__}", operation="events")
                 await writer.write(event_text({"error": fault.to_dict()}, kind="failure"))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -131,13 +140,11 @@ def last_event_of(request: Request) -> int | None:
     return int(text)
 
 
-# --------------------
-# Which web pages may open streams.
-#
-# A browser lets any page of any site open a WebSocket or an event stream to any address that it can reach, a broker on
-# the same machine included, and those change what a subscription has acknowledged. So a page's origin must be the door
-# itself or one that `server.allowed_origins` names. Programs that are no browsers send no origin and are not affected.
-# (Everything else that changes something needs a Content-Type or method that browsers ask leave for, and do not get.)
+# Which web pages may open streams. A browser lets any page open a WebSocket or an event stream to any address that it
+# can reach, also to a broker on the same machine, and those streams acknowledge messages. So a page's origin must be
+# the door itself or one of `server.allowed_origins`. Programs other than browsers send no origin and are not
+# affected. Other calls that change something need a Content-Type or a method for which browsers ask first, and get no
+# permission.
 
 
 _OWN_SITE = frozenset({"same-origin", "none"})
@@ -181,9 +188,9 @@ class EventsApi:
         self._closing = closing
         self._origins = allowed_origins(storage)
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[HttpOperation]:
         return [
-            Operation(
+            HttpOperation(
                 "GET",
                 f"{TOPIC_PATH}/events",
                 "follow",
@@ -195,7 +202,7 @@ class EventsApi:
                 errors=(400, 403, 404, 406, 416, 429, 503),
                 details=f"Server-Sent Events. A client that comes back with `{LAST_EVENT_HEADER}` goes on behind it.",
             ),
-            Operation(
+            HttpOperation(
                 "GET",
                 f"{SUBSCRIPTION_PATH}/events",
                 "subscription_events",
@@ -230,11 +237,11 @@ class EventsApi:
 
     async def _follow(self, topic: Topic, offset: int, writer: EventWriter, ends: Ends) -> None:
         def read() -> tuple[bytes, int]:
-            piece = read_piece(self._storage, topic, offset, max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES)
+            piece = read_range(self._storage, topic, offset, max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES)
             rows, nbytes = sum(batch.num_rows for batch in piece.batches), sum(batch.nbytes for batch in piece.batches)
             if rows:
                 self._metrics.delivered(rows, nbytes)
-            return message_events(piece_as_json(piece)["messages"]), piece.next_offset
+            return message_events(range_as_json(piece)["messages"]), piece.next_offset
 
         while not any(end.done() for end in ends):
             text, offset = await run_in_threadpool(read)
@@ -304,3 +311,164 @@ def _events_of(batch: pa.RecordBatch) -> bytes:
 def allowed_origins(storage: IcebergStorage) -> frozenset[str]:
     given = storage.settings.server.allowed_origins.split(",")
     return frozenset(origin.strip().rstrip("/") for origin in given if origin.strip())
+
+
+# WebSockets, for browsers: JSON in text frames, both ways. The client grants messages (`credit`, then `grant`), and no
+# more are sent. An error is the last frame; the close code is 4000 plus the HTTP status that fits.
+
+
+SOCKET_PATH = f"{SUBSCRIPTION_PATH}/ws"
+CODE_BASE = 4000
+GOING_AWAY = 1001
+_SOCKET_OPERATION = "websocket"
+_SOCKET = "subscription_socket"
+_WAIT_SECONDS = 60.0
+
+
+class UpgradeRequiredError(IcestreamError):
+    """A plain request where a WebSocket is spoken."""
+
+    code = "upgrade_required"
+
+
+class SocketApi:
+    def __init__(
+        self,
+        storage: IcebergStorage,
+        metrics: BrokerMetrics,
+        consumers: Consumers,
+        closing: asyncio.Event,
+        callers: Callers,
+    ) -> None:
+        self._storage = storage
+        self._callers = callers
+        self._metrics = metrics
+        self._consumers = consumers
+        self._closing = closing
+        self._origins = allowed_origins(storage)
+
+    def operations(self) -> list[HttpOperation]:
+        return [
+            HttpOperation(
+                "GET",
+                SOCKET_PATH,
+                _SOCKET,
+                "subscriptions",
+                "Receive messages of a subscription over a WebSocket",
+                self.refuse,
+                {101: ResponseSpec("The WebSocket is open.")},
+                query=SocketQuery,
+                errors=(400, 403, 426, 429),
+                details='Text frames. The broker sends `{"subscribed": …}`, then `{"messages": […]}`; an error is '
+                '`{"error": …}` and the last frame. The client sends `{"ack": [offsets]}`, `{"ack_cumulative": '
+                'offset}`, `{"nack": [offsets], "delay_ms": n}` and `{"grant": n}`, or several of them in one object.',
+            )
+        ]
+
+    def routes(self) -> list[WebSocketRoute]:
+        return [WebSocketRoute(SOCKET_PATH, self.serve), WebSocketRoute("/{path:path}", _refuse_elsewhere)]
+
+    async def refuse(self, _: Request) -> Response:
+        raise UpgradeRequiredError(
+            "this is a WebSocket",
+            operation=_SOCKET_OPERATION,
+            remedy="connect with a WebSocket client, or use …/events",
+        )
+
+    async def serve(self, socket: WebSocket) -> None:
+        try:
+            admit(socket, self._callers, _SOCKET)
+            check_origin(socket, self._origins, operation=_SOCKET_OPERATION)
+        except IcestreamError as error:
+            await error_response(error)(socket.scope, socket.receive, socket.send)
+            return
+        await socket.accept()
+        try:
+            await self._serve(socket)
+            await socket.close(GOING_AWAY)
+        except WebSocketDisconnect:
+            pass
+        except IcestreamError as error:
+            await _fail(socket, error)
+        except Exception as error:  # noqa: BLE001 (logged; the client hears that it is not its fault)
+            _log.error("websocket_failed", exc_info=error)
+            await _fail(socket, IcestreamError(f"internal error: {type(error).__name__}", operation=_SOCKET_OPERATION))
+
+    async def _serve(self, socket: WebSocket) -> None:
+        """Returns when the door closes; a client that leaves is a WebSocketDisconnect."""
+        query = parse_query(socket, SocketQuery, operation=_SOCKET_OPERATION)
+        subscription = await open_for_stream(self._storage, socket, query, operation=_SOCKET_OPERATION)
+        kept = await self._consumers.connect(
+            subscription, query.consumer, max_messages=query.credit, max_bytes=NO_LIMIT_BYTES
+        )
+        listening = asyncio.create_task(_listen(socket, kept.feed.session))
+        closing = asyncio.create_task(self._closing.wait())
+        try:
+            told = {"consumer": kept.token, "topic": str(subscription.topic), "subscription": subscription.name}
+            await _send(socket, {"subscribed": {**told, "credit": query.credit}})
+            await self._deliver(socket, kept, ends=[listening, closing])
+            if listening.done():
+                listening.result()
+        finally:
+            for task in (listening, closing):
+                task.cancel()
+            await asyncio.gather(listening, closing, return_exceptions=True)
+            await self._consumers.close(kept)
+
+    async def _deliver(self, socket: WebSocket, kept: KeptConsumer, *, ends: "list[asyncio.Task[Any]]") -> None:
+        while not any(end.done() for end in ends):
+            batch = await kept.feed.receive(
+                max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES, seconds=_WAIT_SECONDS, ends=ends
+            )
+            if batch is None:
+                continue
+            await socket.send_text(await run_in_threadpool(_messages, batch))
+            self._metrics.delivered(batch.num_rows, batch.nbytes)
+
+
+async def _refuse_elsewhere(socket: WebSocket) -> None:
+    error = NoSuchRouteError("there is no WebSocket here", operation="route", place=shorten(socket.scope["path"]))
+    await error_response(error)(socket.scope, socket.receive, socket.send)
+
+
+async def _listen(socket: WebSocket, session: ConsumerSession) -> None:
+    """Do what the client says until it leaves or says something wrong."""
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", GOING_AWAY))
+        if (text := message.get("text")) is None:
+            raise InvalidRequestError("frames are text", operation=_SOCKET_OPERATION, remedy="send JSON in text frames")
+        await run_in_threadpool(_obey, session, text)
+
+
+def _obey(session: ConsumerSession, text: str) -> None:
+    said = parse_json(bytearray(text, "utf-8", "replace"), SocketControl, operation=_SOCKET_OPERATION)
+    if said.ack_cumulative is not None:
+        session.ack_cumulative(said.ack_cumulative)
+    if said.ack or said.ack_ranges:
+        session.ack(ranges_of(said.ack, said.ack_ranges))
+    if said.nack or said.nack_ranges:
+        session.nack(ranges_of(said.nack, said.nack_ranges), delay_ms=said.delay_ms)
+    if said.grant:
+        session.grant(said.grant, 0)
+
+
+def _messages(batch: pa.RecordBatch) -> str:
+    return _text({"messages": delivered_as_json(batch)})
+
+
+async def _send(socket: WebSocket, content: dict[str, Any]) -> None:
+    await socket.send_text(_text(content))
+
+
+def _text(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+
+
+async def _fail(socket: WebSocket, error: IcestreamError) -> None:
+    try:
+        await _send(socket, {"error": error.to_dict()})
+        await socket.close(CODE_BASE + STATUS.get(error.code, 500), error.code)
+    except WebSocketDisconnect:
+        pass
