@@ -59,13 +59,16 @@ class Append:
         """Set the outcome and call the callback."""
         self.error = error
         if self.callback is not None:
-            self.notify(self.callback)
+            try:  # as `notify`, without its call: this is on the path of every acknowledgement
+                self.callback(self)
+            except Exception:  # noqa: BLE001 - see `notify`
+                _log.exception("append_callback_failed", base_offset=self.base_offset)
 
     def notify(self, callback: "Callable[[Append], None]") -> None:
-        """Call a callback. Log an error that it raises: it must not keep other batches from their acknowledgement."""
+        """Call another callback. Log an error that it raises: other batches must get their acknowledgement."""
         try:
             callback(self)
-        except Exception:  # noqa: BLE001 - whatever a callback does wrong, the log goes on
+        except Exception:  # noqa: BLE001 - an error in a callback must not stop the log
             _log.exception("append_callback_failed", base_offset=self.base_offset)
 
 
