@@ -50,7 +50,7 @@ from icestream.model.errors import (
     UnavailableError,
     error_from_dict,
 )
-from icestream.model.lone_message import MAX_SINGLE_BYTES, encode_message
+from icestream.model.lone_message import MAX_LONE_BYTES, encode_message
 from icestream.model.messages import message_batch
 from icestream.protocol.publish import lone_message
 
@@ -121,7 +121,7 @@ class PendingBatch:
     @property
     def is_lone_message(self) -> bool:
         """Whether it is one small message in Python values, which travels without Arrow."""
-        return self.count == 1 and self.record is None and self.nbytes <= MAX_SINGLE_BYTES
+        return self.count == 1 and self.record is None and self.nbytes <= MAX_LONE_BYTES
 
     def lone_body(self) -> bytes:
         key = self.keys[0] if self.keys is not None else None

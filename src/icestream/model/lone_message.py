@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-MAX_SINGLE_BYTES = 64 * 1024
+MAX_LONE_BYTES = 64 * 1024
 """Larger messages are kept as Arrow, which needs no copy."""
 
 _HEAD = struct.Struct("<II")
@@ -26,7 +26,7 @@ _NOTHING = _HEAD.pack(_NULL, _NULL)
 _KEY, _ATTRIBUTES, _PAYLOAD = range(3)  # the columns of `MESSAGE_SCHEMA`
 
 
-class SingleMessage:
+class LoneMessage:
     """A message that arrived as its body. It takes the place of a batch."""
 
     __slots__ = ("body",)
@@ -50,15 +50,15 @@ def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str,
     return b"".join((head, key or b"", tail or b"", payload))
 
 
-def check_single(body: bytes) -> None:
+def check_lone(body: bytes) -> None:
     """Raise ValueError unless this is the body of a small message, as `encode_message` makes it."""
-    if len(body) > MAX_SINGLE_BYTES:
-        raise ValueError(f"it has {len(body)} bytes; a message of more than {MAX_SINGLE_BYTES} must be a batch")
+    if len(body) > MAX_LONE_BYTES:
+        raise ValueError(f"it has {len(body)} bytes; a message of more than {MAX_LONE_BYTES} must be a batch")
     if body[: _HEAD.size] != _NOTHING:
         _fields(body)
 
 
-def encode_single(batch: pa.RecordBatch) -> bytes | None:
+def encode_lone(batch: pa.RecordBatch) -> bytes | None:
     """Return the body for a batch of one message of `MESSAGE_SCHEMA`; None if it must be checked and kept as Arrow.
 
     The batch was not checked before, so nothing in it is trusted.
@@ -73,7 +73,7 @@ def encode_single(batch: pa.RecordBatch) -> bytes | None:
     return None if key is None else b"".join((_HEAD.pack(len(key), _NULL), key, payload))
 
 
-def encode_checked_single(batch: pa.RecordBatch) -> bytes | None:
+def encode_checked_lone(batch: pa.RecordBatch) -> bytes | None:
     """Return the body for a batch that was checked in full; None if an attribute is null, which only Arrow can hold."""
     keys, attributes, payloads = batch.columns
     pairs = attributes[0].as_py()
@@ -82,8 +82,8 @@ def encode_checked_single(batch: pa.RecordBatch) -> bytes | None:
     return encode_message(payloads[0].as_buffer(), keys[0].as_py(), pairs)
 
 
-def decode_singles(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Return one batch of many bodies. Raise ValueError for a body that `encode_single` cannot have made."""
+def decode_lone(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return one batch of many bodies. Raise ValueError for a body that `encode_lone` cannot have made."""
     keys: list[Any] = []
     attributes: list[Any] = []
     payloads: list[Any] = []
@@ -140,7 +140,7 @@ def _only_value(column: pa.Array) -> memoryview | None:
         return None
     start, end = _SPAN.unpack_from(offsets, row * _LENGTH.size)
     size = data.size if data is not None else 0
-    if not 0 <= start <= end <= size or end - start > MAX_SINGLE_BYTES:
+    if not 0 <= start <= end <= size or end - start > MAX_LONE_BYTES:
         return None
     return memoryview(data)[start:end] if data is not None else memoryview(b"")
 

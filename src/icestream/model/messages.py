@@ -22,12 +22,12 @@ import pyarrow.types as kinds
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.model.frames import Frame
 from icestream.model.lone_message import (
-    MAX_SINGLE_BYTES,
-    SingleMessage,
-    check_single,
-    decode_singles,
-    encode_checked_single,
-    encode_single,
+    MAX_LONE_BYTES,
+    LoneMessage,
+    check_lone,
+    decode_lone,
+    encode_checked_lone,
+    encode_lone,
 )
 from icestream.model.offsets import Range
 
@@ -168,7 +168,7 @@ class Encoding(IntEnum):
     """No body: a repair gave up the damaged messages of this frame."""
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
-    SINGLE = 2
+    LONE = 2
     """One message of `MESSAGE_SCHEMA`, see `icestream.model.lone_message`."""
 
 
@@ -252,9 +252,9 @@ def check_batch(batch: pa.RecordBatch, schema: pa.Schema) -> None:
         check_times(batch)
 
 
-def check_message_sizes(batch: pa.RecordBatch | SingleMessage, max_message_bytes: int) -> None:
+def check_message_sizes(batch: pa.RecordBatch | LoneMessage, max_message_bytes: int) -> None:
     """Raise if one message is too large. Rows are checked one by one only if the columns' maxima do not decide it."""
-    if isinstance(batch, SingleMessage):
+    if isinstance(batch, LoneMessage):
         sizes = iter([batch.nbytes])
     elif sum(_largest_value(column) for column in batch.columns) <= max_message_bytes:
         return
@@ -278,40 +278,40 @@ def _largest_value(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
-def check_and_encode(batch: pa.RecordBatch | SingleMessage, schema: pa.Schema) -> tuple[int, Any]:
+def check_and_encode(batch: pa.RecordBatch | LoneMessage, schema: pa.Schema) -> tuple[int, Any]:
     """Check a batch as `check_batch` does. Return the encoding and the body of its frame.
 
     A single small message takes a shorter path with the same result; one that arrived as its body, the shortest.
     """
-    if isinstance(batch, SingleMessage):
-        _check_single(batch, schema)
+    if isinstance(batch, LoneMessage):
+        _check_lone(batch, schema)
         if schema is MESSAGE_SCHEMA:
-            return Encoding.SINGLE, batch.body
-        batch = decode_singles([batch.body], schema)
+            return Encoding.LONE, batch.body
+        batch = decode_lone([batch.body], schema)
     single = batch.num_rows == 1 and schema is MESSAGE_SCHEMA and batch.schema.equals(schema)
-    if single and (plain := encode_single(batch)) is not None:
-        return Encoding.SINGLE, plain
+    if single and (plain := encode_lone(batch)) is not None:
+        return Encoding.LONE, plain
     check_batch(batch, schema)
-    if single and batch.nbytes <= MAX_SINGLE_BYTES and (plain := encode_checked_single(batch)) is not None:
-        return Encoding.SINGLE, plain
+    if single and batch.nbytes <= MAX_LONE_BYTES and (plain := encode_checked_lone(batch)) is not None:
+        return Encoding.LONE, plain
     return Encoding.ARROW_IPC, batch.serialize()
 
 
-def _check_single(message: SingleMessage, schema: pa.Schema) -> None:
+def _check_lone(message: LoneMessage, schema: pa.Schema) -> None:
     if not schema.equals(MESSAGE_SCHEMA):
         raise InvalidMessageError(
             f"the message is not a batch, and the topic has columns ({_describe(schema)})", operation="publish"
         )
     try:
-        check_single(message.body)
+        check_lone(message.body)
     except (ValueError, struct.error) as error:
         raise InvalidMessageError(f"the message's body is not valid: {error}", operation="publish") from error
 
 
 def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
     """Return the published batch of one frame."""
-    if frame.encoding == Encoding.SINGLE:
-        return _decode_singles([frame], schema)
+    if frame.encoding == Encoding.LONE:
+        return _decode_lone([frame], schema)
     if frame.encoding != Encoding.ARROW_IPC:
         raise DamagedError(
             f"the frame at offset {frame.base_offset} has the unknown body encoding {frame.encoding}",
@@ -333,9 +333,9 @@ def decode_body(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _decode_singles(frames: list[Frame], schema: pa.Schema) -> pa.RecordBatch:
+def _decode_lone(frames: list[Frame], schema: pa.Schema) -> pa.RecordBatch:
     try:
-        return decode_singles([frame.body for frame in frames], schema)
+        return decode_lone([frame.body for frame in frames], schema)
     except (ValueError, struct.error) as error:
         raise DamagedError(
             f"a body in the frames at offsets {frames[0].base_offset} to {frames[-1].base_offset} cannot be decoded: "
@@ -375,8 +375,8 @@ def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) ->
 
 def _join(frames: list[Frame], schemas: Mapping[int, pa.Schema]) -> pa.RecordBatch:
     body_schema = schemas[frames[0].schema_id]
-    if frames[0].encoding == Encoding.SINGLE:
-        body = _decode_singles(frames, body_schema)
+    if frames[0].encoding == Encoding.LONE:
+        body = _decode_lone(frames, body_schema)
     else:
         bodies = [decode_body(frame, body_schema) for frame in frames]
         body = bodies[0] if len(bodies) == 1 else pa.concat_batches(bodies)

@@ -18,7 +18,7 @@ from icestream.config import Settings
 from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
 from icestream.model.enums import AckLevel, StorageFormat, SyncMode
 from icestream.model.errors import ClosedError, TopicNotFoundError
-from icestream.model.lone_message import SingleMessage
+from icestream.model.lone_message import LoneMessage
 from icestream.model.messages import Message, message_batch, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
@@ -193,7 +193,7 @@ class IcebergStorage:
     def publish(
         self,
         topic: Topic,
-        batch: pa.RecordBatch | SingleMessage,
+        batch: pa.RecordBatch | LoneMessage,
         *,
         producer: str = "",
         sequence: int = 0,

@@ -9,7 +9,7 @@ import pyarrow as pa
 from icestream.config import ServerSettings
 from icestream.model.enums import AckLevel
 from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
-from icestream.model.lone_message import SingleMessage
+from icestream.model.lone_message import LoneMessage
 from icestream.storage.disk import Disk
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import TableProgress, Topic
@@ -53,7 +53,7 @@ OnAck = Callable[[Append], None]
 class PublishItem(NamedTuple):
     """One producer's batch. `on_ack` is called once: when the batch is at its level, or was refused."""
 
-    batch: pa.RecordBatch | SingleMessage
+    batch: pa.RecordBatch | LoneMessage
     on_ack: OnAck
     producer: str = ""
     sequence: int = 0

@@ -19,7 +19,7 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.lone_message import SingleMessage
+from icestream.model.lone_message import LoneMessage
 from icestream.model.messages import (
     MAX_BATCH_MESSAGES,
     MESSAGE_SCHEMA,
@@ -145,7 +145,7 @@ class Topic:
 
     def payload(
         self,
-        batch: pa.RecordBatch | SingleMessage,
+        batch: pa.RecordBatch | LoneMessage,
         producer: str,
         sequence: int,
         *,
@@ -163,7 +163,7 @@ class Topic:
                 remedy="send smaller batches",
             )
         schema_id = self.schema_id
-        if not isinstance(batch, SingleMessage) and not batch.schema.equals(self.body_schema):
+        if not isinstance(batch, LoneMessage) and not batch.schema.equals(self.body_schema):
             schema_id = self._version_of(batch.schema)
         encoding, body = check_and_encode(batch, self._schemas[schema_id])
         size = memoryview(body).nbytes

@@ -36,7 +36,7 @@ Rules
 Example::
 
     log = Log.create(LogContext(LocalFiles()), directory, StreamInfo("default/events", uuid4()))
-    append = log.append(prepare(body, message_count=1, encoding=Encoding.SINGLE))
+    append = log.append(prepare(body, message_count=1, encoding=Encoding.LONE))
     frames = LogReader(log, append.base_offset).read()
 """
 

@@ -25,7 +25,7 @@ from tests.tcp_proxy import HOST, TcpProxy
 from icestream import Client
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError, InvalidMessageError, LogUnavailableError, SequenceError
-from icestream.model.lone_message import decode_singles
+from icestream.model.lone_message import decode_lone
 from icestream.model.messages import MESSAGE_SCHEMA
 from icestream.protocol.publish import split_lone_message
 from icestream.server.flight.door import FlightDoor
@@ -165,7 +165,7 @@ def _opened(chunk: Any) -> tuple[dict[str, Any], Any]:
     request = json.loads(bytes(head))
     if "parts" in request:
         return request, None
-    return request, decode_singles([body], MESSAGE_SCHEMA).column("payload")[0].as_py()
+    return request, decode_lone([body], MESSAGE_SCHEMA).column("payload")[0].as_py()
 
 
 class ScriptedStream:

@@ -22,7 +22,7 @@ import structlog
 from icestream.model.callers import Caller
 from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.model.lone_message import SingleMessage
+from icestream.model.lone_message import LoneMessage
 from icestream.protocol.publish import PublishAck, PublishPart, PublishRequest, parse_publish, split_lone_message
 from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.wal import Append
@@ -70,7 +70,7 @@ class PublishStream:
         try:
             if batch is None:
                 text, body = split_lone_message(metadata)
-                batch, request = SingleMessage(bytes(body)), parse_publish(text)
+                batch, request = LoneMessage(bytes(body)), parse_publish(text)
             else:
                 request = parse_publish(metadata)
             self._seen = request.seen
@@ -93,7 +93,7 @@ class PublishStream:
         name = self._caller.check_topic(request.topic, operation=_OPERATION)
         return self._storage.topic(name, create=True)
 
-    def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch | SingleMessage) -> None:
+    def _publish(self, request: PublishRequest, number: int, batch: pa.RecordBatch | LoneMessage) -> None:
         started, count = perf_counter(), batch.num_rows
         topic = self._topic(request)
         level = AckLevel.parse(request.ack, operation="publish") if request.ack is not None else topic.default_ack
@@ -119,10 +119,10 @@ class PublishStream:
         )
 
     def _publish_parts(
-        self, request: PublishRequest, parts: list[PublishPart], batch: pa.RecordBatch | SingleMessage
+        self, request: PublishRequest, parts: list[PublishPart], batch: pa.RecordBatch | LoneMessage
     ) -> None:
         """Commit together what several producers sent together; acknowledge it by one message."""
-        shares = _bodies(parts, batch.body) if isinstance(batch, SingleMessage) else _slices(parts, batch)
+        shares = _bodies(parts, batch.body) if isinstance(batch, LoneMessage) else _slices(parts, batch)
         started = perf_counter()
         topic = self._topic(request)
         level = AckLevel.parse(request.ack, operation="publish") if request.ack is not None else topic.default_ack
@@ -171,12 +171,12 @@ def _slices(parts: list[PublishPart], batch: pa.RecordBatch) -> list[pa.RecordBa
     return [batch.slice(end - part.count, part.count) for part, end in zip(parts, ends, strict=True)]
 
 
-def _bodies(parts: list[PublishPart], bodies: bytes) -> list[SingleMessage]:
+def _bodies(parts: list[PublishPart], bodies: bytes) -> list[LoneMessage]:
     sizes = [part.nbytes if part.nbytes is not None and part.count == 1 else -1 for part in parts]
     if not sizes or min(sizes) < 0 or sum(sizes) != len(bodies):
         raise InvalidRequestError(f"the parts do not make up {len(bodies)} bytes, a message each", operation=_OPERATION)
     ends = accumulate(sizes)
-    return [SingleMessage(bodies[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    return [LoneMessage(bodies[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
 
 
 class _CombinedAck:
