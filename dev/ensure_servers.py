@@ -1,7 +1,7 @@
-"""Obtains what the tests' real servers need and this machine lacks, into the cache folder outside the clone.
+"""Installs the servers that the tests need and this machine lacks, into the cache folder outside the clone.
 
-Quick when all is there. A server that cannot be obtained is named with the reason; with CI=true that is a failure,
-elsewhere its tests are skipped.
+Takes a second when everything is there. For a server that cannot be installed it prints the reason. With CI=true that
+is a failure; elsewhere the tests of that server are skipped.
 """
 
 import os
@@ -29,7 +29,7 @@ def main() -> int:
         elif (took_seconds := time.monotonic() - began) > 1:
             say(f"{name} was obtained in {took_seconds:.0f} s")
     if failed:
-        say(f"not there: {', '.join(failed)}")
+        say(f"not available: {', '.join(failed)}")
     return 1 if failed and os.environ.get("CI") == "true" else 0
 
 

@@ -79,12 +79,12 @@ def downloaded() -> Path:
 
 
 def typed(stub: str) -> str:
-    """What protoc leaves open, a strict type checker wants to know."""
+    """Add the types that a strict type checker needs and protoc leaves out."""
     return stub.replace("_Mapping]", "_Mapping[str, object]]")
 
 
 def merged(files: list[str]) -> str:
-    """One file of messages alone."""
+    """Return a single file with the messages alone."""
     body = "\n".join(without_services(without_options(file)) for file in files)
     plain = re.sub(r"\b(mvccpb|authpb)\.", "", _FOREIGN_FIELD_OPTIONS.sub("", body))
     dropped = re.compile(r"^\s*(syntax|package|import)\b.*;$", re.MULTILINE)
@@ -96,7 +96,7 @@ def without_options(text: str) -> str:
 
 
 def without_services(text: str) -> str:
-    """The paths of the calls are in `calls.py`: in them etcd's own package name must stand."""
+    """Remove the services: `calls.py` has the paths of the calls, with etcd's own package name."""
     return without_statements(text, re.compile(r"^service\b[^{]*", re.MULTILINE))
 
 
@@ -109,7 +109,7 @@ def without_statements(text: str, beginning: re.Pattern[str]) -> str:
 
 
 def end_of_statement(text: str, position: int) -> int:
-    """Behind the semicolon, or the closing brace, that ends the statement."""
+    """Return the position after the semicolon or the closing brace that ends the statement."""
     depth = 0
     for place in range(position, len(text)):
         if text[place] == "{":

@@ -471,7 +471,7 @@ class Copy:
         self._changed.clear()
 
     def failing(self, tests: list[str]) -> tuple[set[str], str]:
-        """Those of the tests that fail, and what pytest said. A run that does not end is a failure of all."""
+        """Return the tests that fail, and pytest's output. If the run does not end in time, all count as failed."""
         try:
             result = self._run("-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "-rfE", *tests)
         except subprocess.TimeoutExpired:
@@ -494,12 +494,12 @@ class Copy:
 
 
 def _is_of(line: str, test: str) -> bool:
-    """Whether a line of pytest's summary is about a test, or about one case of it."""
+    """Return whether a line of pytest's summary is about a test, or about one case of it."""
     return line == test or line.startswith((f"{test} ", f"{test}["))
 
 
 def check(copy: Copy, mutant: Mutant) -> str:
-    """`killed`, or why not."""
+    """Return `killed`, or why not."""
     try:
         if (problem := copy.mutate(mutant)) is not None:
             return problem

@@ -1,4 +1,4 @@
-"""Runs `icestream demo` in a terminal of fixed width and keeps what it shows as docs/images/demo.svg."""
+"""Runs `icestream demo` in a terminal of fixed width and writes its output to docs/images/demo.svg."""
 
 import os
 import pty
@@ -16,7 +16,7 @@ _CURSOR = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTfhl]|\r")
 
 
 def record(command: list[str]) -> bytes:
-    """What a command prints to a terminal."""
+    """Return what a command prints to a terminal."""
     terminal, theirs = pty.openpty()
     environ = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm-256color"}
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environ)
@@ -34,7 +34,7 @@ def record(command: list[str]) -> bytes:
 
 
 def last_picture(output: bytes) -> str:
-    """The lines as they stood at the end: progress bars are drawn again and again over themselves."""
+    """Return the final lines, without the earlier states of progress bars."""
     lines: list[bytes] = []
     for line in re.split(rb"\r?\n", output):
         erased = line.count(b"\x1b[1A")

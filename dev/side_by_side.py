@@ -1,9 +1,9 @@
-"""Runs commands, some of them at the same time, and lets their lines through whole.
+"""Runs commands, several at the same time, and never mixes two lines.
 
     python dev/side_by_side.py 2 'pytest tests/unit' 'pytest tests/integration' ...
 
-What a command says of its progress comes at once; what pytest reports at its end comes in one piece. Exit code 1 if any
-command failed; the others are run nevertheless.
+Prints progress at once, and the report at the end of each pytest run as a whole. A failed command does not stop the
+others. Exit code 1 if any command failed.
 """
 
 import shlex
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 def is_report(line: str) -> bool:
-    """Whether pytest's report begins here: its sections have a line of their own."""
+    """Return whether pytest's report begins with this line."""
     return line.startswith("=====") and "test session starts" not in line
 
 

@@ -1,4 +1,4 @@
-"""Azure's blob storage, as Microsoft's Azurite answers for it: a program for Node, installed with npm, once.
+"""Azurite, Microsoft's emulator of Azure blob storage: a program for Node, installed once with npm.
 
 It checks signatures, and keeps all in memory.
 """
@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from icestream.model.errors import UnavailableError
 from icestream.pipeline.spark.cache import NotInstalledError, Report, cache_dir, obtain, silent
-from icestream_servers.node import find_node, obtain_node
 from icestream_servers.process import HOST, ServerProcess
+from icestream_servers.programs import find_node, obtain_node
 
 VERSION = "3.35.0"
 ACCOUNT = "devstoreaccount1"
@@ -34,7 +34,7 @@ def missing_azurite() -> str | None:
 
 
 def obtain_azurite(report: Report = silent) -> Path:
-    """Its main file; installed first, which takes a minute, unless it is there."""
+    """Install Azurite unless it is there, which takes a minute; return its main file."""
     if not _program(_installed()).exists():
         node = obtain_node(report)
         report("installing Azurite with npm; this takes a minute")
@@ -43,7 +43,7 @@ def obtain_azurite(report: Report = silent) -> Path:
 
 
 class AzuriteServer(ServerProcess):
-    """Has one container from the start."""
+    """A store with one container."""
 
     name = "azurite"
 
@@ -62,7 +62,7 @@ class AzuriteServer(ServerProcess):
         return self
 
     def create_container(self, name: str) -> None:
-        """Make a container, unless it is there."""
+        """Create a container unless it exists."""
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _API_VERSION}
         signed = "\n".join(f"{header}:{value}" for header, value in headers.items())
         text = "PUT" + "\n" * 12 + f"{signed}\n/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
@@ -78,7 +78,7 @@ class AzuriteServer(ServerProcess):
             raise UnavailableError(f"it answered {status}", operation="create container", place=f"{self.url}/{name}")
 
     def cloud_settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for cloud objects in this store; `endpoint` is that of a proxy before it."""
+        """Return icestream's settings for cloud objects in this store; `endpoint` may be a proxy's."""
         store = {
             "backend": "azblob",
             "root": self.container,

@@ -36,7 +36,7 @@ _AGREE_SECONDS = 10.0
 
 
 def find_etcd() -> Path | None:
-    """On PATH (Debian: etcd-server), or in the Python package."""
+    """Return etcd from PATH (Debian: etcd-server), or from the Python package."""
     found = shutil.which("etcd", path=os.environ.get("PATH"))
     if found:
         return Path(found)
@@ -58,7 +58,7 @@ def obtain_etcd() -> Path:
 
 @dataclass(frozen=True)
 class EtcdTls:
-    """Files of the server, and of clients too: who has no certificate of this authority is not let in."""
+    """Certificates of the server and of clients. Clients without a certificate of this authority are refused."""
 
     ca_file: Path
     cert_file: Path
@@ -66,7 +66,7 @@ class EtcdTls:
 
 
 class EtcdServer(ServerProcess):
-    """One member. With `root_password` nobody gets in without a user; the first one is `root`."""
+    """One member. With `root_password` clients need a user; the first user is `root`."""
 
     name = "etcd"
 
@@ -131,7 +131,7 @@ class EtcdServer(ServerProcess):
         return self.status() is not None
 
     def status(self) -> m.StatusResponse | None:
-        """What it says of itself; None while it knows no leader, or does not answer."""
+        """Return the member's status; None while it has no leader or does not respond."""
         options = replace(self.options(), user=None)
         with closing(Endpoints(options)) as endpoints:
             ask = endpoints.preferred().calls.unary("Maintenance/Status", m.StatusRequest, m.StatusResponse)
@@ -147,7 +147,7 @@ class EtcdServer(ServerProcess):
         return status is not None and status.leader == status.header.member_id
 
     def options(self, **changes: Any) -> EtcdOptions:
-        """How the store gets in, as root if there is one."""
+        """Return the options to connect with, as root if there is one."""
         options = EtcdOptions(
             (self.url,), user=ROOT if self._root_password else None, password=self._root_password or ""
         )
@@ -157,7 +157,7 @@ class EtcdServer(ServerProcess):
         return replace(options, **changes)
 
     def settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for a metadata store in it; `endpoint` is that of a proxy before it."""
+        """Return icestream's settings for a metadata store in it; `endpoint` may be that of a proxy in front of it."""
         return {"metadata": metadata_settings(self.options(endpoints=(endpoint or self.url,)))}
 
     def _enable_auth(self, password: str) -> None:
@@ -170,13 +170,13 @@ class EtcdServer(ServerProcess):
         administer(nobody, "Auth/AuthEnable", m.AuthEnableRequest(), m.AuthEnableResponse)
 
     def revision(self) -> int:
-        """How far this member is by itself."""
+        """Return the revision that this member has applied."""
         request = m.RangeRequest(key=b"0", serializable=True)
         return int(administer(self.options(), "KV/Range", request, m.RangeResponse).header.revision)
 
 
 class EtcdCluster:
-    """Several members, to be killed and started again one by one."""
+    """Several members that can be killed and started again one by one."""
 
     def __init__(self, directory: Path, *, members: int = 3) -> None:
         ports = [free_port() for _ in range(members)]
@@ -187,7 +187,7 @@ class EtcdCluster:
         ]
 
     def start(self) -> Self:
-        """None is ready before a majority is there, so all are started at once."""
+        """Start all members at once: none is ready before a majority is there."""
         with ThreadPoolExecutor(len(self.members)) as pool:
             list(pool.map(EtcdServer.start, self.members))
         return self
@@ -197,7 +197,7 @@ class EtcdCluster:
             list(pool.map(EtcdServer.kill, self.members))
 
     def leader(self) -> EtcdServer:
-        """The member that leads; waits for an election."""
+        """Return the leader; wait for an election if there is none."""
         deadline = time.monotonic() + _LEADER_SECONDS
         while time.monotonic() < deadline:
             for member in self.members:
@@ -207,7 +207,7 @@ class EtcdCluster:
         raise UnavailableError("no member leads", operation="etcd cluster")
 
     def kill_leader(self) -> EtcdServer:
-        """`kill -9`; the member is returned, to be started again."""
+        """Kill a member with SIGKILL, and return it."""
         leader = self.leader()
         leader.kill()
         return leader
@@ -243,7 +243,7 @@ class EtcdCluster:
 
 
 def administer(options: EtcdOptions, method: str, request: RequestT, reply: type[ReplyT]) -> ReplyT:
-    """What etcd answers to any of its calls that has one request and one reply, such as `KV/Compact`."""
+    """Call any unary method of etcd, such as `KV/Compact`, and return its response."""
     with closing(EtcdClient(options)) as client:
         return client.call(
             method,

@@ -1,4 +1,4 @@
-"""A Google Cloud Storage, as fake-gcs-server answers for it. It keeps all in memory, and asks for no credentials."""
+"""fake-gcs-server: Google Cloud Storage in memory, without credentials."""
 
 import http.client
 import json
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from icestream.model.errors import UnavailableError
-from icestream_servers.go_programs import GoProgram
 from icestream_servers.process import HOST, ServerProcess
+from icestream_servers.programs import GoProgram
 
 FAKE_GCS = GoProgram("github.com/fsouza/fake-gcs-server@v1.56.1")
 
 
 class GcsServer(ServerProcess):
-    """Has one bucket from the start."""
+    """A store with one bucket."""
 
     name = "gcs"
 
@@ -39,7 +39,7 @@ class GcsServer(ServerProcess):
         return self
 
     def create_bucket(self, name: str) -> None:
-        """Make a bucket, unless it is there."""
+        """Create a bucket unless it exists."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
         try:
             body = json.dumps({"name": name})
@@ -51,7 +51,7 @@ class GcsServer(ServerProcess):
             raise UnavailableError(f"it answered {status}", operation="create bucket", place=f"{self.url}/{name}")
 
     def cloud_settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for cloud objects in this store; `endpoint` is that of a proxy before it."""
+        """Return icestream's settings for cloud objects in this store; `endpoint` may be a proxy's."""
         store = {
             "backend": "gcs",
             "root": f"gcs://{self.bucket}",

@@ -1,4 +1,4 @@
-"""What each server needs on this machine: whether it is there, and how it is obtained."""
+"""Which servers this machine has, and how to install the others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from icestream_servers.s3 import VERSITYGW
 
 @dataclass(frozen=True)
 class Server:
-    """`missing` says what lacks, without asking any network; `obtain` gets it or raises."""
+    """`missing` returns what the machine lacks, without using the network. `obtain` installs it or raises."""
 
     missing: Callable[[], str | None]
     obtain: Callable[[Report], None]
 
 
 def missing(name: str) -> str | None:
-    """Why a server of `SERVERS` cannot run here, or None if it can."""
+    """Return why a server of `SERVERS` cannot run here, or None if it can."""
     return SERVERS[name].missing()
 
 
 def obtain(name: str, report: Report = silent) -> None:
-    """Get what a server of `SERVERS` needs into the cache folder."""
+    """Install what a server of `SERVERS` needs into the cache folder."""
     SERVERS[name].obtain(report)
 
 
@@ -72,7 +72,7 @@ def _obtain_java(report: Report) -> None:
 
 def _obtain_moto(report: Report) -> None:
     moto.check_installed()
-    report("moto's server is a Python package, and there")
+    report("moto's server is installed, as a Python package")
 
 
 def _obtain_s3(report: Report) -> None:
@@ -80,7 +80,7 @@ def _obtain_s3(report: Report) -> None:
         report(f"versitygw is {VERSITYGW.obtain(report)}")
     except NotInstalledError as error:
         _obtain_moto(report)
-        report(f"moto's server it is: {error}")
+        report(f"moto's server is used instead of versitygw: {error}")
 
 
 def _obtain_gcs(report: Report) -> None:

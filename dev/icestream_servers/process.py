@@ -28,10 +28,9 @@ _SERVER_PORTS = 20_000  # up to 32,000: clients get theirs from 32,768 on
 
 
 def free_port() -> int:
-    """A port that nobody listens on, from below those that the system gives to clients.
+    """Return a free port below the range that the system gives to clients.
 
-    One of the system's own could be a client's by the time that the server asks for it; Spark then takes
-    the next one without a word to us.
+    A port of that range may belong to a client when the server asks for it; Spark then silently takes the next one.
     """
     while True:
         port = _FIRST_SERVER_PORT + secrets.randbelow(_SERVER_PORTS)  # not `random`: tests set its seed
@@ -61,22 +60,22 @@ class ServerProcess(abc.ABC):
 
     @abc.abstractmethod
     def command(self) -> Sequence[str]:
-        """What to run. Raises `NotInstalledError` if it cannot be found on this machine."""
+        """Return the command line. Raise `NotInstalledError` if the program is not on this machine."""
 
     def environ(self) -> dict[str, str]:
         return dict(os.environ)
 
     def prepare(self) -> None:  # noqa: B027  # most servers make their files themselves
-        """Make what the server finds in its directory; called before each start."""
+        """Write the server's files into its directory; called before each start."""
 
     def is_ready(self) -> bool:
-        """Whether it takes connections."""
+        """Return whether the server accepts connections."""
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             return True
         return False
 
     def get(self, path: str) -> bytes | None:
-        """What it answers to an HTTP request, unless that is an error; no proxy of the environment is asked."""
+        """Return the body of an HTTP response, or None for an error. Proxies of the environment are not used."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
         try:
             connection.request("GET", path)
@@ -105,7 +104,7 @@ class ServerProcess(abc.ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until it is ready."""
+        """Start the server and wait until it is ready."""
         assert not self.is_running, f"{self.name} runs already"
         self.directory.mkdir(parents=True, exist_ok=True)
         self.prepare()
@@ -127,7 +126,7 @@ class ServerProcess(abc.ABC):
         return self
 
     def stop(self) -> None:
-        """Ask it to stop; one that does not in time is killed."""
+        """Ask the server to stop; kill it if it does not stop in time."""
         if self.is_running:
             self._signal(signal.SIGCONT)
             os.kill(self.pid, self.stop_signal)
@@ -137,7 +136,7 @@ class ServerProcess(abc.ABC):
         self.kill()
 
     def kill(self) -> None:
-        """`kill -9`, for it and all it started."""
+        """Kill the server and all its child processes with SIGKILL."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
             self._process.wait()
@@ -147,14 +146,14 @@ class ServerProcess(abc.ABC):
         return self.start()
 
     def pause(self) -> None:
-        """It no longer answers, and nobody is told: connections are taken by the system and stay silent."""
+        """Stop the process with SIGSTOP: the system still accepts connections, but nothing responds."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def log(self) -> str:
-        """The last of what it said."""
+        """Return the end of the server's log."""
         return self.log_file.read_bytes()[-_SHOWN_LOG_BYTES:].decode(errors="replace")
 
     def __enter__(self) -> Self:

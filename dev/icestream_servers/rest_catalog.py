@@ -41,7 +41,7 @@ _SERVER_XML = """\
 
 
 class RestCatalogServer(ServerProcess):
-    """Its tables are in `warehouse`: an S3 server's bucket, or a directory."""
+    """A catalog whose tables are in `warehouse`: an S3 server's bucket, or a directory."""
 
     name = "rest-catalog"
 
@@ -67,7 +67,7 @@ class RestCatalogServer(ServerProcess):
         ]
 
     def environ(self) -> dict[str, str]:
-        """Nothing of the caller's own Amazon configuration."""
+        """Leave out the caller's own Amazon configuration."""
         return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
 
     def prepare(self) -> None:
@@ -81,7 +81,7 @@ class RestCatalogServer(ServerProcess):
         return self.get("/v1/config") is not None
 
     def settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for this catalog; `endpoint` is that of a proxy before it."""
+        """Return icestream's settings for this catalog; `endpoint` may be that of a proxy in front of it."""
         return {"catalog": {"type": "rest", "uri": endpoint or self.url}}
 
     @property

@@ -1,4 +1,4 @@
-"""The jars of Iceberg's REST catalog server that Spark does not bring along.
+"""The jars of Iceberg's REST catalog server that Spark does not include.
 
 They are downloaded one by one: Spark's resolver knows no classifiers, and the server is in a jar that has one.
 """

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 import pyarrow.fs
 
-from icestream_servers.go_programs import GoProgram
 from icestream_servers.moto import moto_command
 from icestream_servers.process import HOST, ServerProcess
+from icestream_servers.programs import GoProgram
 
 REGION = "us-east-1"
 ACCESS_KEY = "icestream-test"
@@ -21,7 +21,7 @@ VERSITYGW = GoProgram("github.com/versity/versitygw/cmd/versitygw@v1.8.0")
 
 
 class S3Server(ServerProcess):
-    """Has one bucket from the start. `survives_restart` says whether objects are kept."""
+    """A store with one bucket. `survives_restart`: objects are kept over a restart."""
 
     name = "s3"
 
@@ -63,11 +63,11 @@ class S3Server(ServerProcess):
         )
 
     def create_bucket(self, name: str) -> None:
-        """Make a bucket, unless it is there; names have at least three letters."""
+        """Create a bucket unless it exists; names have at least three letters."""
         self.file_system().create_dir(name)
 
     def settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for this store; `endpoint` is that of a proxy before it."""
+        """Return icestream's settings for this store; `endpoint` may be that of a proxy in front of it."""
         store = {
             "type": "s3",
             "bucket": self.bucket,
@@ -80,7 +80,7 @@ class S3Server(ServerProcess):
         return {"object_store": store}
 
     def cloud_settings(self, endpoint: str | None = None) -> dict[str, Any]:
-        """Settings of icestream for cloud objects in this store; `endpoint` is that of a proxy before it."""
+        """Return icestream's settings for cloud objects in this store; `endpoint` may be a proxy's."""
         store = {
             "backend": "s3",
             "root": f"s3://{self.bucket}",

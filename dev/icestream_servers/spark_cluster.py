@@ -1,4 +1,4 @@
-"""A Spark Standalone cluster of one master and some workers, each a process with a directory of its own."""
+"""A Spark Standalone cluster: a master and workers, each a process with its own directory."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ class _SparkProcess(ServerProcess):
 
 
 class SparkMaster(_SparkProcess):
-    """`port` is that of its web page, which also tells what it knows; jobs are sent to `master`."""
+    """The master. `port` is that of its web page; jobs go to `master`."""
 
     name = "spark-master"
 
@@ -51,7 +51,7 @@ class SparkMaster(_SparkProcess):
         return bool(self.state())
 
     def state(self) -> dict[str, Any]:
-        """Its workers and applications, as its web page tells them; empty if it does not answer."""
+        """Return workers and applications from the master's web page; empty if it does not respond."""
         answer = self.get("/json/")
         return dict(json.loads(answer)) if answer else {}
 
@@ -74,12 +74,12 @@ class SparkWorker(_SparkProcess):
         return super().environ() | {name: str(self.directory / folder) for name, folder in folders.items()}
 
     def is_ready(self) -> bool:
-        """Whether the master counts on it."""
+        """Return whether the master has registered the worker."""
         workers = self._master.state().get("workers", [])
         return any(worker["port"] == self._worker_port and worker["state"] == "ALIVE" for worker in workers)
 
     def executor_pids(self) -> list[int]:
-        """The processes that run tasks now, to be killed by tests."""
+        """Return the processes that run tasks now."""
         children = Path(f"/proc/{self.pid}/task").glob("*/children")
         return [int(pid) for child in children for pid in child.read_text().split()]
 
@@ -116,7 +116,7 @@ class SparkCluster:
         self._running.close()
 
     def settings(self) -> dict[str, Any]:
-        """Settings of icestream for a pipeline on it; executors as large as its workers allow."""
+        """Return icestream's settings for a pipeline on this cluster, with the largest executors that fit."""
         spark = {"spark.executor.memory": "512m", "spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
         return {"pipeline": {"master": self.master, "spark": spark}}
 

