@@ -36,7 +36,7 @@ def test_a_broker_that_does_not_run_is_one_sentence(icestream: Run, command: tup
         (("stats", "--broker", "ftp://x"), b"'ftp://x' is not a broker's address"),
         (("topic", "create", "t", "--schema", "no-such-file"), b"no-such-file: No such file or directory"),
         (("wal", "inspect", "no-such-directory"), b"this is not a directory [no-such-directory]"),
-        (("wal", "inspect", "."), b"this is not the directory of a log"),
+        (("wal", "inspect", "."), b"the directory holds no log"),
     ],
 )
 def test_what_fails_exits_with_1(icestream: Run, command: tuple[str, ...], sentence: bytes) -> None:
