@@ -1,6 +1,7 @@
 """The package's conventions that no other tool checks: who imports which library, names, log events, docstrings."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,12 @@ ALLOWED = {
     "click": {"cli"},
     "rich": {"cli"},
 }
+GENERATED = {Path("metadata/etcd/messages.py")}
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
+LOGGERS = re.compile(r"(^|_)(log|logger)$", re.IGNORECASE)
+STRUCTURED_EVENT = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
+FORMATTED_EVENT = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+( [a-z0-9_]+=%[sdr.0-9f]+)*")
+"""Of the standard library's logging, which the light client uses: `publish_stream_lost reason=%s`."""
 
 
 @cache
@@ -50,6 +57,57 @@ def test_a_library_is_imported_only_by_the_packages_that_own_it(library: str) ->
         *(files for name, files in imports().items() if name == library or name.startswith(f"{library}."))
     )
     assert {path.parts[0] for path in guilty} <= ALLOWED[library], guilty
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees().items():
+        if path not in GENERATED:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(f"{path}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_log_events_are_snake_case_names() -> None:
+    wrong = []
+    for path, tree in trees().items():
+        uses_structlog = path in imports().get("structlog", set()) or path in _users_of_safe_loggers()
+        event = STRUCTURED_EVENT if uses_structlog else FORMATTED_EVENT
+        for node in ast.walk(tree):
+            if not (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in LOG_METHODS
+                and LOGGERS.search(_last_name(node.func.value))
+                and node.args
+            ):
+                continue
+            first = node.args[0]
+            if isinstance(first, ast.Name):  # handed on by a wrapper, whose callers are checked
+                continue
+            if not (isinstance(first, ast.Constant) and isinstance(first.value, str) and event.fullmatch(first.value)):
+                wrong.append(f"{path}:{node.lineno}: {ast.unparse(first)}")
+    assert wrong == []
+
+
+@cache
+def _users_of_safe_loggers() -> set[Path]:
+    return {
+        path
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and _last_name(node.func) in {"SafeLogger", "get_logger"}
+    }
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=function):
+            return _last_name(function)
+    return ""
 
 
 def test_every_package_has_a_docstring_of_substance() -> None:

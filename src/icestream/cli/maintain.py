@@ -15,7 +15,7 @@ from icestream.cli.output import NOTHING, console, count_text, plural, print_jso
 from icestream.cli.settings import read_settings, require_shared_catalog
 from icestream.model.names import TopicName
 from icestream.pipeline.child_process import read_settings as settings_of_parent
-from icestream.pipeline.maintenance.report import MaintenanceFigures, MaintenanceStep, StepReport, TopicReport
+from icestream.pipeline.maintenance.report import MaintenanceFigures, MaintenanceReport, MaintenanceStep, StepReport
 from icestream.pipeline.maintenance.run import Maintenance
 from icestream.pipeline.maintenance.session import SparkSql
 from icestream.table import Tables
@@ -103,7 +103,7 @@ def _end_with_stdin() -> None:
     os._exit(1)
 
 
-def _print(reports: list[TopicReport], seconds: float, *, dry_run: bool) -> None:
+def _print(reports: list[MaintenanceReport], seconds: float, *, dry_run: bool) -> None:
     out = console()
     columns = ("files", "small", "size", "snapshots", "manifests")
     shown = table("topic", "", *columns, "would do" if dry_run else "done", numbers=columns)

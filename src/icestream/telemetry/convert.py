@@ -39,7 +39,7 @@ _TILES = 8
 
 
 @dataclass(frozen=True)
-class Origin:
+class RequestItems:
     """A request's items (spans, log records or metrics), with their resources and scopes."""
 
     resources: pa.StructArray
@@ -63,13 +63,13 @@ class Origin:
         return repeat(resources, resource_of_row, options) | repeat(scopes, scope_of_row, options)
 
 
-def walk(resources: pa.StructArray, options: ConversionOptions) -> Origin:
+def walk(resources: pa.StructArray, options: ConversionOptions) -> RequestItems:
     """Find the items. `resources` is the result of `decode_request`: resource, list of scopes, schema URL."""
     scope_lists = resources.field(1)
     scopes = scope_lists.values
     item_lists = scopes.field(1)
     check_limit("items in the request", len(item_lists.values), options.max_rows)
-    return Origin(resources, scopes, item_lists.values, owners_of(scope_lists), owners_of(item_lists))
+    return RequestItems(resources, scopes, item_lists.values, owners_of(scope_lists), owners_of(item_lists))
 
 
 def _resource_columns(resources: pa.StructArray, attributes: list[pa.Array], options: ConversionOptions) -> Columns:

@@ -10,7 +10,7 @@ from tests.integration.maintenance.conftest import Keep
 from tests.topics import Topics
 
 from icestream.model.names import TopicName
-from icestream.pipeline.maintenance.report import MaintenanceStep, TopicReport
+from icestream.pipeline.maintenance.report import MaintenanceReport, MaintenanceStep
 from icestream.table.contents import read_contents
 from icestream.table.scan import ordered_scan
 
@@ -42,7 +42,7 @@ def own_rows(start: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=OWN_SCHEMA)
 
 
-def sound(reports: list[TopicReport]) -> TopicReport:
+def sound(reports: list[MaintenanceReport]) -> MaintenanceReport:
     (report,) = reports
     assert report.errors == []
     return report
@@ -116,7 +116,7 @@ def test_commits_and_compaction_race_without_harm(topics: Topics, maintenance: K
     topic = topics.create("compact/race")
     topics.fill(topic, 6)
     keeper = maintenance(min_input_files=2)
-    reports: list[TopicReport] = []
+    reports: list[MaintenanceReport] = []
     stopping = threading.Event()
 
     def compact() -> None:

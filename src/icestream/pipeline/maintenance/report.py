@@ -65,7 +65,7 @@ class StepReport:
 
 
 @dataclass
-class TopicReport:
+class MaintenanceReport:
     topic: TopicName
     before: MaintenanceFigures | None = None
     after: MaintenanceFigures | None = None

@@ -25,9 +25,9 @@ from icestream.pipeline.maintenance.plan import CompactionLimits, Rewrite, plan_
 from icestream.pipeline.maintenance.report import (
     MAX_NAMED_FILES,
     MaintenanceFigures,
+    MaintenanceReport,
     MaintenanceStep,
     StepReport,
-    TopicReport,
 )
 from icestream.pipeline.maintenance.session import SparkSql, options, text
 from icestream.table import TableContents, Tables, TopicTable, read_contents, topics_with_tables
@@ -205,7 +205,7 @@ class Maintenance:
         *,
         dry_run: bool = False,
         progress: Progress = lambda _done, _all, _text: None,
-    ) -> list[TopicReport]:
+    ) -> list[MaintenanceReport]:
         names = list(topics)
         chosen = [step for step in MaintenanceStep if step in set(steps)]
         reports = []
@@ -219,8 +219,8 @@ class Maintenance:
 
     def _maintain(
         self, topic: TopicName, steps: Sequence[MaintenanceStep], dry_run: bool, tell: Callable[[int, str], None]
-    ) -> TopicReport:
-        report = TopicReport(topic)
+    ) -> MaintenanceReport:
+        report = MaintenanceReport(topic)
         try:
             tell(0, "looking")
             job = self._job(topic)
