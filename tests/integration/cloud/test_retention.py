@@ -122,7 +122,7 @@ class Follower(threading.Thread):
         """Go on where the topic begins now, which is past what could not be read."""
         earliest = self._topic.earliest_offset
         assert self._offset < earliest, str(told)
-        assert "begins at" in told.message or "the next one that is there" in told.message
+        assert "begins at" in told.message or "the next offset that one holds" in told.message
         self.missed += 1
         self._offset = earliest
 
