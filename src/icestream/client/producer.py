@@ -196,6 +196,14 @@ class Producer:
 
     def send(self, payload: bytes, key: bytes | None = None, attributes: Mapping[str, str] | None = None) -> Receipt:
         """Publish one message. Returns at once, unless `max_buffer_bytes` wait for their acknowledgement already."""
+        if type(payload) is bytes and key is None and attributes is None:
+            # The usual case of a fast producer, without another call: messages collect while a batch is in flight.
+            outbox = self._outbox
+            with self._lock:
+                if outbox.sent:
+                    batch = outbox.add(payload, None, None, len(payload) + MESSAGE_OVERHEAD_BYTES)
+                    if batch is not None:
+                        return Receipt(batch, batch.count - 1, self._wait_committed)
         receipt = self.offer(payload, key, attributes, blocking=True)
         assert receipt is not None
         return receipt

@@ -32,7 +32,6 @@ up to `COALESCE_SECONDS` for the others, and the last one writes the batches of 
 
 import heapq
 import itertools
-import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -52,7 +51,7 @@ from icestream.model.errors import (
 )
 from icestream.model.lone_message import MAX_LONE_BYTES, encode_message
 from icestream.model.messages import message_batch
-from icestream.protocol.publish import lone_message
+from icestream.protocol.publish import PublishOutcome, PublishPart, PublishRequest, lone_message
 
 COALESCE_SECONDS = 0.001
 """How long producers that were acknowledged together wait for each other: less than the acknowledgement took."""
@@ -401,12 +400,9 @@ class Outbox:
         return f'{self._metadata_head},"sequence":{batch.sequence},"id":{batch_id},"seen":{seen}{tail}'.encode()
 
     def _head(self) -> str:
-        fields: dict[str, str | int] = {"topic": self.topic, "producer": self.name}
-        if self.session:
-            fields["session"] = self.session
-        if self.ack is not None:
-            fields["ack"] = self.ack
-        return json.dumps(fields, separators=(",", ":"))[:-1]
+        """Return the fields of the request that do not change, as JSON without the closing brace."""
+        request = PublishRequest(topic=self.topic, producer=self.name, session=self.session, ack=self.ack)
+        return msgspec.json.encode(request).decode()[:-1]
 
     # ---- what the broker and the network did; each returns the batches that are done now
 
@@ -799,30 +795,30 @@ class Publisher:
 
     # ---- acknowledgements
 
-    def acked(self, message: dict[str, Any], now: float) -> Callbacks:
+    def settled(self, outcome: PublishOutcome, now: float) -> Callbacks:
         """The broker acknowledged or refused a batch, or several that were written together."""
-        acks = message.get("answers", (message,))
-        if len(acks) >= _SEVERAL:
-            batches = (self._in_flight.get(ack["id"]) for ack in acks)
+        outcomes = outcome.answers or (outcome,)
+        if len(outcomes) >= _SEVERAL:
+            batches = (self._in_flight.get(one.id) for one in outcomes if one.id is not None)
             self._expect_again((batch.outbox for batch in batches if batch is not None), now)
-        return [callback for ack in acks for callback in self._settle(ack, now)]
+        return [callback for one in outcomes for callback in self._settle(one, now)]
 
-    def _settle(self, ack: dict[str, Any], now: float) -> Callbacks:
-        batch = self._in_flight.pop(ack["id"], None)
+    def _settle(self, outcome: PublishOutcome, now: float) -> Callbacks:
+        batch = None if outcome.id is None else self._in_flight.pop(outcome.id, None)
         if batch is None:
             return []
         outbox = batch.outbox
-        if "error" in ack:
-            done = outbox.refused(batch, error_from_dict(ack["error"]), now)
+        if outcome.error is not None:
+            done = outbox.refused(batch, error_from_dict(outcome.error), now)
         else:
             self._backoff.reset()
             done = outbox.acked(
                 batch,
-                ack["base_offset"],
-                ack["publish_time_us"],
+                outcome.base_offset,
+                outcome.publish_time_us,
                 now,
-                snapshot_id=ack.get("snapshot_id"),
-                duplicate=ack.get("duplicate", False),
+                snapshot_id=outcome.snapshot_id,
+                duplicate=outcome.duplicate,
             )
         if outbox.held:  # it was refused once more, and its time is over
             self._check_at = now
@@ -933,25 +929,20 @@ def combined_request(
     """
     first = batches[0].outbox
     parts = [_part(batch, number) for batch, number in zip(batches, ids, strict=True)]
-    request: dict[str, Any] = {"topic": first.topic, "parts": parts, "seen": seen}
-    if first.ack is not None:
-        request["ack"] = first.ack
-    if more:
-        request["more"] = True
+    request = PublishRequest(topic=first.topic, ack=first.ack, more=more, seen=seen, parts=parts)
     if not all(batch.is_lone_message for batch in batches):
         return _concatenated(batches), msgspec.json.encode(request)
     bodies = [batch.lone_body() for batch in batches]
     for part, body in zip(parts, bodies, strict=True):
-        part["nbytes"] = len(body)
+        part.nbytes = len(body)
     return None, lone_message(msgspec.json.encode(request), *bodies)
 
 
-def _part(batch: PendingBatch, number: int) -> dict[str, Any]:
+def _part(batch: PendingBatch, number: int) -> PublishPart:
     outbox = batch.outbox
-    part = {"producer": outbox.name, "sequence": batch.sequence, "count": batch.count, "id": number}
-    if outbox.session:
-        part["session"] = outbox.session
-    return part
+    return PublishPart(
+        count=batch.count, id=number, producer=outbox.name, sequence=batch.sequence, session=outbox.session
+    )
 
 
 def _concatenated(batches: Sequence[PendingBatch]) -> pa.RecordBatch:

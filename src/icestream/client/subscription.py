@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.connection import Backoff, Connection, is_temporary
 from icestream.client.consumer import check_messages, messages
-from icestream.model.enums import SubscriptionType
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -33,6 +33,7 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import JOIN_BYTES, Message, offset_ranges
 from icestream.model.offsets import Range, merge_ranges
+from icestream.protocol.subscribe import Subscribed
 
 LINGER_S = 0.02
 MAX_COLLECTED = 1_000
@@ -252,7 +253,7 @@ class Subscription:
         """Guards the state down to `_listener`. Never held during input or output."""
         self._changed = threading.Condition(self._lock)
         self._stream: DoExchangeStream | None = None
-        self._accepted: dict[str, Any] | None = None
+        self._accepted: Subscribed | None = None
         """What the broker said when it accepted this consumer; None before."""
         self._is_subscribed = False
         """Whether the broker has accepted this consumer on the present stream."""
@@ -289,12 +290,12 @@ class Subscription:
         except BaseException:
             self._end()
             raise
-        self.topic: str = accepted["topic"]
-        self.name: str = accepted["subscription"]
-        self.type: str = accepted["type"]
-        self.consumer: str = accepted["consumer"]
+        self.topic = accepted.topic
+        self.name = accepted.subscription
+        self.type = accepted.type
+        self.consumer = accepted.consumer
 
-    def _wait_accepted(self, timeout: float) -> dict[str, Any]:
+    def _wait_accepted(self, timeout: float) -> Subscribed:
         with self._lock:
             self._changed.wait_for(lambda: self._accepted or self._is_finished, timeout)
             if self._accepted is not None:
@@ -451,7 +452,7 @@ class Subscription:
         """Acknowledge this message and all before it. For exclusive and failover subscriptions."""
         if self._is_closing:
             raise _closed("acknowledge")
-        if not SubscriptionType(self.type).acks_cumulatively:
+        if not self.type.acks_cumulatively:
             raise InvalidRequestError(
                 f"consumers of a {self.type} subscription acknowledge each message", operation="acknowledge"
             )
@@ -511,7 +512,7 @@ class Subscription:
         accepted = self._accepted
         if accepted is None or not self._is_subscribed:
             return _IDLE_S
-        return float(accepted["session_timeout_ms"]) / 1000 / _PINGS_PER_TIMEOUT
+        return accepted.session_timeout_ms / 1000 / _PINGS_PER_TIMEOUT
 
     def _send_collected(self, stream: DoExchangeStream, last: dict[str, Any]) -> bool:
         """Send what was collected, and `last` behind it; False if the stream is broken."""
@@ -575,9 +576,9 @@ class Subscription:
             elif "flushed" in fields:
                 self._flush_done(fields["flushed"], fields.get("failure"))
             elif "subscribed" in fields:
-                self._subscribed(fields["subscribed"])
+                self._subscribed(msgspec.convert(fields["subscribed"], Subscribed))
 
-    def _subscribed(self, accepted: dict[str, Any]) -> None:
+    def _subscribed(self, accepted: Subscribed) -> None:
         with self._lock:
             self._accepted = accepted
             self._is_subscribed = True

@@ -9,15 +9,14 @@ and is never held during input or output.
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.connection import Connection
 from icestream.client.publisher import Callbacks, Outbox, PendingBatch, Publisher
 from icestream.model.errors import ClosedError, IcestreamError, UnavailableError
+from icestream.protocol.publish import PublishOutcome, parse_outcome
 
 _JOIN_TIMEOUT_S = 2.0
 
@@ -35,11 +34,11 @@ class DoPutStream:
         connection: Connection,
         schema: pa.Schema,
         *,
-        on_ack: Callable[[dict[str, Any]], None],
+        on_outcome: Callable[[PublishOutcome], None],
         on_end: Callable[["DoPutStream", IcestreamError], None],
     ) -> None:
         self._connection = connection
-        self._on_ack = on_ack
+        self._on_outcome = on_outcome
         self._on_end = on_end
         self.acks_read = 0
         self._write_lock = threading.Lock()
@@ -83,7 +82,7 @@ class DoPutStream:
         try:
             while (message := self._reader.read()) is not None:
                 self.acks_read += 1
-                self._on_ack(msgspec.json.decode(message))
+                self._on_outcome(parse_outcome(message))
         except (fl.FlightError, pa.ArrowException, ValueError) as error:
             failure = error
         # A broken stream ends like a finished one; the reason comes when it is closed.
@@ -193,7 +192,9 @@ class PublishTransport:
 
     def _connect(self) -> None:
         try:
-            stream = DoPutStream(self._connection, self._schema, on_ack=self._on_ack, on_end=self._on_stream_end)
+            stream = DoPutStream(
+                self._connection, self._schema, on_outcome=self._on_outcome, on_end=self._on_stream_end
+            )
         except IcestreamError as error:
             with self.lock:
                 self.publisher.connect_failed(error, time.monotonic())
@@ -207,10 +208,10 @@ class PublishTransport:
         stream.finish()
         stream.join(_JOIN_TIMEOUT_S)
 
-    def _on_ack(self, message: dict[str, Any]) -> None:
+    def _on_outcome(self, outcome: PublishOutcome) -> None:
         now = time.monotonic()
         with self.lock:
-            callbacks = self.publisher.acked(message, now)
+            callbacks = self.publisher.settled(outcome, now)
         _call(callbacks)
 
     def _on_stream_end(self, stream: DoPutStream, error: IcestreamError) -> None:

@@ -26,7 +26,7 @@ Session = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """Which of the producers that were opened under a name sends; 0 for producers that need not be told apart."""
 
 
-class PublishPart(Struct, forbid_unknown_fields=True):
+class PublishPart(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What one producer sent of a batch that several share."""
 
     count: int
@@ -37,7 +37,7 @@ class PublishPart(Struct, forbid_unknown_fields=True):
     nbytes: int | None = None
 
 
-class PublishRequest(Struct, forbid_unknown_fields=True):
+class PublishRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The application metadata of a batch."""
 
     topic: str
@@ -63,7 +63,21 @@ class PublishAck(Struct, omit_defaults=True):
     snapshot_id: int | None = None
 
 
+class PublishOutcome(Struct):
+    """What a client reads from a publish stream: an acknowledgement, an error, or one of them for each part."""
+
+    id: int | None = None
+    base_offset: int = -1
+    publish_time_us: int = 0
+    duplicate: bool = False
+    snapshot_id: int | None = None
+    error: dict[str, Any] | None = None
+    answers: list["PublishOutcome"] | None = None
+    """The outcomes of the parts of a request."""
+
+
 _decode = msgspec.json.Decoder(PublishRequest).decode
+parse_outcome = msgspec.json.Decoder(PublishOutcome).decode
 
 
 def parse_publish(metadata: Any) -> PublishRequest:

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from icestream.client.publisher import COALESCE_SECONDS, Outbox, Publisher
+from icestream.protocol.publish import PublishOutcome
 
 NOW = 1000.0
 LATER = NOW + COALESCE_SECONDS
@@ -29,8 +30,8 @@ def producers(publisher: Publisher, names: str) -> list[Outbox]:
     assert [batch.outbox for batch in batches] == made
     assert publisher.request(batches, seen=0) is not None
     publisher.written(batches, NOW)
-    acks = [{"id": number, "base_offset": number, "publish_time_us": 1} for number in range(len(made))]
-    publisher.acked({"answers": acks}, NOW)
+    acks = [PublishOutcome(id=number, base_offset=number, publish_time_us=1) for number in range(len(made))]
+    publisher.settled(PublishOutcome(answers=acks), NOW)
     for outbox in made:
         add(outbox)
     return made
