@@ -92,7 +92,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> Outcome:
         f"{MAX_TRIES} commits in a row lost to other commits",
         operation="commit",
         place=str(table.name),
-        remedy="nothing: the pipeline tries again",
+        remedy="the pipeline tries again",
     )
 
 

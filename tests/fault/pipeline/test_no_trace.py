@@ -56,6 +56,7 @@ class WithoutTheSecondChunk:
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._read = 0
+        self.schema = reader.schema
 
     def read_chunk(self) -> Any:
         self._read += 1
@@ -69,7 +70,7 @@ class WithoutTheSecondChunk:
 
 def a_batch_gets_lost(monkeypatch: Patch) -> None:
     get = Connection.get
-    monkeypatch.setattr(Connection, "get", lambda self, ticket: WithoutTheSecondChunk(get(self, ticket)))
+    monkeypatch.setattr(Connection, "get", lambda self, *asked: WithoutTheSecondChunk(get(self, *asked)))
 
 
 def a_batch_cannot_be_written(monkeypatch: Patch) -> None:
