@@ -1,4 +1,4 @@
-"""The room on the log's disk: publishing is refused before there is none left.
+"""The free space on the log's disk: publishing is refused before it is full.
 
 A log that runs into a full disk loses nothing, but it cannot even note what retention took. So the last
 `wal.min_free_mb` are not given to producers: while less is free, publishing is refused as retryable, what is there
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 def free_bytes(directory: Path) -> int:
-    """What a process without special rights may still use of the directory's file system."""
+    """Return the free space of the directory's file system for a process without special rights."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
@@ -47,14 +47,14 @@ class Disk:
         self._measure = measure or free_bytes
         self._lock = threading.Lock()
         self._room = 0
-        """Bytes that may still be published before the next look."""
+        """Bytes that may still be published before the free space is read again."""
         self.free_bytes = 0
-        """As of the last look."""
+        """As read last."""
         self.is_full = False
         self.look()
 
     def take(self, nbytes: int) -> None:
-        """Count bytes that are about to be written; raises while there is too little room for any."""
+        """Count bytes that are about to be written; raise while there is too little free space."""
         if not self._min_free_bytes:
             return
         with self._lock:
@@ -74,10 +74,10 @@ class Disk:
             )
 
     def look(self) -> bool:
-        """See how much room there is now; whether there is enough."""
+        """Read the free space; return whether it is enough."""
         limit = self._min_free_bytes
         with self._lock:
-            with contextlib.suppress(OSError):  # a disk that cannot even be asked: whoever writes to it will be told
+            with contextlib.suppress(OSError):  # if it is full, the write fails
                 self.free_bytes = self._measure(self._directory)
             was_full = self.is_full
             self.is_full = self.free_bytes < (limit + limit // _MARGIN if was_full else limit)

@@ -1,7 +1,7 @@
-"""What the pipeline has told about itself: sums since the broker started, and the last word on each topic.
+"""The pipeline's reports about itself: sums since the broker started, and the last report of each topic.
 
-Kept for topics that exist, so it is bounded by their number. Nothing of it is believed: the committed offset that
-counts is the one that the broker reads from the table itself.
+They are kept for topics that exist, so memory is bounded. They are shown, and decide nothing: the committed offset that
+counts is the one that the broker reads from the table.
 """
 
 import threading
@@ -76,13 +76,13 @@ class PipelineFigures:
             return {**asdict(self._sums), "reported_us": self._reported_us}
 
     def sums_of(self, tenant: str) -> dict[str, Any]:
-        """What a tenant's topics have had of it; all of them."""
+        """Return the sums over one tenant's topics."""
         with self._lock:
             sums = asdict(self._tenants.get(tenant, PipelineSums()))
         return {name: value for name, value in sums.items() if name not in PASS_FIELDS}
 
     def topics(self, name: TopicName | None = None) -> dict[str, dict[str, Any]]:
-        """The last report of each topic, or of one."""
+        """Return the last report of each topic, or of one."""
         with self._lock:
             return {
                 str(topic): dict(figures) for topic, figures in self._topics.items() if name is None or topic == name

@@ -1,7 +1,7 @@
-"""Topics read from their tables alone: with a catalog and the store of the tables' files, and no broker.
+"""Reading topics from their tables alone: with the catalog and the tables' files, without a broker.
 
-Nothing is locked, nothing is written, and any number of processes can do it, beside a broker or without one. What is
-read is what is committed; messages that are only in a broker's log are not seen.
+Nothing is locked or written. Any number of processes can do it, with or without a running broker. Readers see committed
+messages; messages that are only in a broker's log are not seen.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ReadOnlyStorage:
-    """The catalog is opened at the first read. Thread-safe; a reader is one thread's."""
+    """Opens the catalog at the first read. Thread-safe; each reader belongs to one thread."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -56,7 +56,7 @@ class ReadOnlyStorage:
         )
 
     def list_tables(self) -> list[str]:
-        """The names of the catalog's tables that a topic can have."""
+        """Return the names of the catalog's tables that a topic can have."""
         if self._is_nowhere():
             return []
         from icestream.table import topics_with_tables  # noqa: PLC0415 - as in `tables`
@@ -67,7 +67,7 @@ class ReadOnlyStorage:
     def tables(self) -> "Tables":
         with self._opening:
             if self._tables is None:
-                # The Iceberg library takes a second to import, which who only makes this object need not spend.
+                # Imported here: the Iceberg library takes a second to import.
                 from icestream.table import Tables  # noqa: PLC0415
 
                 self._tables = Tables(self.settings)
@@ -100,7 +100,7 @@ class ReadOnlyStorage:
     async def create_reader(
         self, name: str, start: StartPosition | None = None, *, follow: bool = True
     ) -> AsyncIterator[Message]:
-        """The committed messages from a position on; with `follow` it goes on with those of new snapshots."""
+        """Return an iterator over the committed messages from a position on; with `follow` it waits for new ones."""
         reader = self.reader(name, start)
         if not follow:
             await asyncio.to_thread(lambda: reader.schema)  # raises when there is no such table
@@ -134,7 +134,7 @@ class ReadOnlyStorage:
         await asyncio.to_thread(self.close)
 
     def find_table(self, name: TopicName) -> "TopicTable | None":
-        """A topic's table as the catalog has it now: of two, the one that reaches farthest; None if there is none."""
+        """Return a topic's table as the catalog has it now: of two, the one that reaches farthest; None: none."""
         return farthest(self.find_tables(name))
 
     def find_tables(self, name: TopicName) -> "list[TopicTable]":
@@ -146,7 +146,7 @@ class ReadOnlyStorage:
         return [table for table in found if table.ledger.stream_id == found[0].ledger.stream_id]
 
     def _is_nowhere(self) -> bool:
-        """Whether the catalog is a SQLite file that does not exist: opening it would make it."""
+        """Return whether the catalog is a SQLite file that does not exist: opening it would create it."""
         uri = self.settings.catalog.uri or ""
         if self._tables is not None or self.settings.catalog.type != "sql" or not uri.startswith(_SQLITE):
             return False

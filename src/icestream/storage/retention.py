@@ -1,4 +1,4 @@
-"""What logs and cloud objects may give up: what is known to be elsewhere, or has had its time.
+"""Retention: logs and cloud objects give up what is confirmed elsewhere, or has expired.
 
 The log of a topic gives up segments that age or size makes superfluous, and only those whose messages have been read
 back from where they stay: the table (all tables, where the storage format feeds two), the cloud, or both where the
@@ -32,18 +32,18 @@ from icestream.wal import Log
 _MINUTE_US = 60_000_000
 _DAY_US = 24 * 60 * _MINUTE_US
 _MAX_SWEEPS = 100
-"""Topics that one round looks for orphans of."""
+"""How many topics one round searches for orphaned objects."""
 _CATALOG = "catalog"
 _CLOUD = "object store, or the records about objects"
 _log = structlog.get_logger(__name__)
 
 
 class _StillAwayError(Exception):
-    """A store that is needed turned out to be away earlier in the round."""
+    """A needed store has failed earlier in the round."""
 
 
 class Stores:
-    """What a round has asked: a store that is away would be waited for, for each topic anew, and is asked once."""
+    """The stores that failed in a round: each is asked once, not once for every topic."""
 
     def __init__(self) -> None:
         self._away: set[str] = set()
@@ -60,7 +60,7 @@ class Stores:
 
 
 class Retention:
-    """Rounds over all topics of a storage."""
+    """Retention of all topics of a storage, in rounds."""
 
     def __init__(
         self, topics: Callable[[], list[Topic]], settings: Settings, disk: Disk, clock: Clock = now_us
@@ -73,27 +73,27 @@ class Retention:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """The regular round. Objects go first: the log of a topic without a table follows them."""
+        """Run a round. Objects go first: the log of a topic without a table follows them."""
         now = self._clock()
         prune_objects(self._each(), self._settings.cloud.retention, now)
         self._sweep(now)
         prune_logs(self._each(), self._settings.wal.retention, now)
 
     def keep_room(self) -> None:
-        """Look at the disk, and while it is full take what may be taken, from the topic with the oldest messages on."""
+        """Check the disk; while it is full, remove all that may go, from the topic with the oldest messages on."""
         if not self._disk.look():
             oldest_first = sorted(self._each(), key=_oldest_us)
             make_room(topic for topic in oldest_first if not self._stopping.is_set() and not self._disk.look())
 
     def stop(self) -> None:
-        """Let the rounds that are under way come to an end soon, however slow a store is."""
+        """End running rounds soon, however slow a store is."""
         self._stopping.set()
 
     def _each(self) -> Iterator[Topic]:
         return (topic for topic in self._topics() if not self._stopping.is_set())
 
     def _sweep(self, now_us: int) -> None:
-        """Remove what cut-short removals have left: of each topic when it is first seen, and then once a day."""
+        """Remove what interrupted removals have left: of each topic at first sight, and then once a day."""
         due = islice((topic for topic in self._each() if self._is_due(topic, now_us)), _MAX_SWEEPS)
 
         def sweep(topic: Topic, stores: Stores) -> int:
@@ -115,7 +115,7 @@ class Retention:
 
 
 def prune_logs(topics: Iterable[Topic], settings: RetentionSettings, now_us: int) -> int:
-    """One round over the open logs; how many segments went."""
+    """Prune all open logs once; return how many segments were removed."""
 
     def prune(topic: Topic, stores: Stores) -> int:
         own = topic.record if topic.record.has_table else None
@@ -127,7 +127,7 @@ def prune_logs(topics: Iterable[Topic], settings: RetentionSettings, now_us: int
 
 
 def make_room(topics: Iterable[Topic]) -> int:
-    """Give up all that is elsewhere, whatever the limits; how many segments went."""
+    """Remove all segments that are confirmed elsewhere, whatever the limits; return how many."""
     return _total(topics, lambda topic, stores: _prune(topic, stores, 0, 0, now_us()))
 
 
@@ -139,12 +139,12 @@ def _oldest_us(topic: Topic) -> int:
 
 def _prune(topic: Topic, stores: Stores, minutes: int | None, megabytes: int | None, now_us: int) -> int:
     log = topic.opened_log
-    if log is None or not log.revive():  # a full disk may have stopped it, and keeps out the append that revives it
+    if log is None or not log.revive():  # a full disk may have failed it, and refuses the append that would reopen it
         return 0
     if topic.cloud is not None and not topic.record.has_table:
         with stores.asking(_CLOUD):
             gone = topic.cloud.objects.first_offset or 0
-        log.rotate_past(gone)  # else the log of a quiet topic would keep it for long
+        log.rotate_past(gone)  # else the log of an idle topic would keep it for long
     below = _elsewhere_below(topic, log, stores, minutes, megabytes, now_us)
     count = log.prune(below) if below > log.start_offset else 0
     if count:
@@ -155,7 +155,7 @@ def _prune(topic: Topic, stores: Stores, minutes: int | None, megabytes: int | N
 def _elsewhere_below(
     topic: Topic, log: Log, stores: Stores, minutes: int | None, megabytes: int | None, now_us: int
 ) -> int:
-    """The offset below which segments may go, everything in them having been read back from where it stays."""
+    """Return the offset below which segments may go: everything in them was read back from where it stays."""
     has_table, cloud = topic.record.has_table, topic.cloud
     if cloud is None and not has_table:
         return log.start_offset
@@ -178,7 +178,7 @@ def _elsewhere_below(
 def prunable_below(
     log: Log, *, committed: int, minutes: int | None, megabytes: int | None, now_us: int, expired_below: int = 0
 ) -> int:
-    """The offset below which sealed segments may go: none past `committed`, and all before `expired_below`."""
+    """Return the offset below which sealed segments may go: none past `committed`, all before `expired_below`."""
     snapshot = log.snapshot
     nbytes = log.nbytes
     below = snapshot.start_offset
@@ -195,7 +195,7 @@ def prunable_below(
 
 
 def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now_us: int) -> int:
-    """One round over the topics whose objects are this broker's; how many objects went."""
+    """Prune the objects of this broker's topics once; return how many were removed."""
 
     def prune(topic: Topic, stores: Stores) -> int:
         cloud = topic.cloud
@@ -226,13 +226,13 @@ def _expired_below(
     if expired_below(spans, safe_end=known, minutes=minutes, megabytes=megabytes, now_us=now_us) <= first:
         return 0
     with stores.asking(_CATALOG):
-        tables = topic.find_fed_tables()  # what is deleted for good is deleted by what the catalog says now
+        tables = topic.find_fed_tables()  # a final deletion reads the catalog first
     committed = min(table.ledger.committed_offset if table is not None else 0 for table in tables)
     return expired_below(spans, safe_end=committed, minutes=minutes, megabytes=megabytes, now_us=now_us)
 
 
 def _total(topics: Iterable[Topic], work: Callable[[Topic, Stores], int]) -> int:
-    """What the work comes to over topics. One that fails holds up no other, nor does a store that others need not."""
+    """Sum up the work over topics. The failure of one topic, or of its store, does not stop the others."""
     total, stores = 0, Stores()
     for topic in topics:
         try:

@@ -10,7 +10,7 @@ from icestream.wal import Log, LogState, time_at_offset
 
 
 def topic_stats(topic: Topic) -> TopicStats:
-    """Figures of one topic; a log that cannot be opened says so in them, and keeps nobody from the other topics'."""
+    """Return the figures of one topic. If its log cannot be opened, they hold the error."""
     name = str(topic.name)
     try:
         log = topic.log
@@ -61,10 +61,10 @@ class TableFigures(NamedTuple):
 
 
 def table_figures(topic: Topic, log: Log) -> TableFigures:
-    """How far the table is behind the log; nothing for a topic that has none.
+    """Return how far the table is behind the log; nothing for a topic without a table.
 
-    While it is not known what is committed, all that the log keeps counts as waiting: who watches the lag must hear of
-    a table that cannot be read, or that nobody ever wrote.
+    Until the catalog was read, all that the log keeps counts as lag: an alert on the lag must fire for a table that
+    cannot be read, or was never written.
     """
     if not topic.record.has_table:
         return TableFigures()
@@ -94,10 +94,10 @@ class UploadFigures(NamedTuple):
 
 
 def upload_figures(topic: Topic, *, ask: bool = True) -> UploadFigures:
-    """What the cloud holds of a topic, and how far it is behind the log; nothing without an object store.
+    """Return what the cloud holds of a topic, and how far it is behind the log; nothing without an object store.
 
-    A broker that only reads what lies there, and uploads nothing, has no lag and no uploads. It asks the metadata store
-    for the rest the first time, unless it is told not to.
+    A broker that does not upload has no lag and no uploads. It reads the rest from the metadata store the first time,
+    unless the caller forbids that.
     """
     cloud = topic.cloud
     if cloud is None:
@@ -134,7 +134,7 @@ def _age_seconds(log: Log, offset: int) -> float | None:
 
 
 def _oldest_age_seconds(log: Log) -> float | None:
-    """Of the log's first message, as its segments tell it: nothing is read."""
+    """Return the time of the log's first message, from the segments' headers: no frame is read."""
     snapshot = log.snapshot
     times = (*(segment.footer.first_time_us for segment in snapshot.sealed), snapshot.active.first_time_us)
     first_us = next((time_us for time_us in times if time_us), None)

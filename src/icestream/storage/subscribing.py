@@ -1,4 +1,4 @@
-"""How subscriptions see a topic, and where their dead letters go."""
+"""A topic as the source of subscriptions, the store of dead letters, and messages for asyncio programs."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError
 from icestream.model.filters import Filter
-from icestream.model.messages import MESSAGE_SCHEMA, Message, conform, messages_of
+from icestream.model.messages import MESSAGE_SCHEMA, PUBLISH_TIME, Message, conform, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.model.units import GIB
@@ -22,11 +22,9 @@ from icestream.storage.topics import Topics
 from icestream.subscription import ConsumerSession
 from icestream.wal import LogState
 
-_TIME_COLUMN = 1
-
 
 class TopicSource:
-    """A topic, as `icestream.subscription.Source`. Its log is opened when somebody consumes."""
+    """A topic as `icestream.subscription.SubscriptionSource`. Its log is opened when a consumer comes."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -65,7 +63,7 @@ class TopicSource:
             reader = self.reader(offset)
             with contextlib.closing(reader):
                 batches = [batch for batch in reader.read(1) if batch.num_rows]
-            self._known_time = offset, batches[0].column(_TIME_COLUMN)[0].value if batches else None
+            self._known_time = offset, batches[0].column(PUBLISH_TIME)[0].value if batches else None
         return self._known_time[1]
 
     def in_memory(self, offset: int, /) -> bool:
@@ -82,9 +80,9 @@ class TopicSource:
 
 
 def store_dead_letters(topics: Topics, name: TopicName, origin: TopicName, batch: pa.RecordBatch) -> None:
-    """Append messages to a topic, which is made with the columns that they have; returns when they are durable.
+    """Append dead letters to a topic, which is created with their columns; return when they are durable.
 
-    No limit of size applies: they were within it as they came, and it is their origin that was added.
+    Size limits do not apply: the messages were within them, and only their origin was added.
     """
     plain = batch.schema.equals(MESSAGE_SCHEMA)
     topic = topics.create(name, schema=None if plain else batch.schema, if_not_exists=True)
@@ -100,34 +98,30 @@ def store_dead_letters(topics: Topics, name: TopicName, origin: TopicName, batch
     topic.log.append(topic.payload(letters, "", 0, max_message_bytes=GIB, max_batch_bytes=GIB))
 
 
-# --------------------
-# A subscription's messages for an asyncio program, one by one, with their answers.
-
-
 _BATCH_MESSAGES = 1_000
 
 
 class MessageStream:
-    """An async iterator. It waits without holding a thread, and its consumer lives until it is closed."""
+    """A subscription's messages as an async iterator, with ack and nack. It waits without holding a thread."""
 
     def __init__(self, session: ConsumerSession) -> None:
         self._session = session
         self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
         self._messages: deque[Message] = deque()
         self._receiving: asyncio.Future[pa.RecordBatch | None] | None = None
-        """A call that goes on when whoever waits for it is cancelled: what it brings is the next one's."""
+        """A running call. If its waiter is cancelled, the next one gets what it returns."""
         session.listeners.add(self._wake)
 
     def _wake(self) -> None:
-        """Called by whichever thread has something for the session."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        """Wake the loop; any thread calls it."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._ready.set)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message; the iteration ends when the stream is closed."""
+        """Return the next message; the iteration ends when the stream is closed."""
         while not self._messages:
             batch = await self._receive()
             if batch is None:
@@ -152,25 +146,25 @@ class MessageStream:
                 self._receiving = None
 
     async def ack(self, message: Message | int) -> None:
-        """The message is done. It is kept in memory now, and in the metadata store within the progress interval."""
+        """Acknowledge a message. The metadata store has that within the progress interval."""
         offset = _offset(message)
         await asyncio.to_thread(self._session.ack, [(offset, offset + 1)])
 
     async def ack_cumulative(self, message: Message | int) -> None:
-        """This message and all before are done; of exclusive and failover subscriptions."""
+        """Acknowledge a message and all before it; for exclusive and failover subscriptions."""
         await asyncio.to_thread(self._session.ack_cumulative, _offset(message))
 
     async def nack(self, message: Message | int, *, delay_ms: int | None = None) -> None:
-        """The message is to come again, after a while."""
+        """Refuse a message: it comes again, after a delay."""
         offset = _offset(message)
         await asyncio.to_thread(self._session.nack, [(offset, offset + 1)], delay_ms)
 
     async def flush(self) -> None:
-        """Returns when what was acknowledged so far is durable."""
+        """Return when all acknowledgements so far are durable."""
         await asyncio.to_thread(self._session.subscription.flush)
 
     async def close(self) -> None:
-        """What is not acknowledged goes to other consumers, or to the next one."""
+        """Disconnect. Other consumers, or the next one, get what is not acknowledged."""
         self._messages.clear()
         await asyncio.to_thread(self._session.close)
         self._session.listeners.discard(self._wake)

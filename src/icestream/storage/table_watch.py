@@ -1,11 +1,11 @@
-"""Follows the topics' tables: reads their committed offsets from the catalog, and tells those who wait for them.
+"""Follows the topics' tables: reads their committed offsets from the catalog, and calls those who wait for them.
 
-The pipeline says when it has committed, but only what the catalog says is believed: publishers are told `table`, and
-segments are deleted, by what was read back. Without hints every topic whose table is behind its log, or not known yet,
-is looked at now and then. A catalog that is away delays all this and nothing else.
+The pipeline reports its commits, but only the catalog counts: a publish is acknowledged at the level `table`, and
+segments are deleted, by what was read back. Without reports, every topic whose table is behind its log, or not known
+yet, is polled. A catalog that cannot be reached delays this and nothing else.
 
-The Iceberg library is imported by `load`, or by the first look, and the catalog opened by the first look: who only
-looks at logs spends no second on it.
+`load` or the first read imports the Iceberg library, and the first read opens the catalog, so that commands that only
+read logs start fast.
 """
 
 import threading
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 MAX_WAITERS_PER_TOPIC = 100_000
 _MAX_SHARE = 0.05
-"""Of this process' time, for tables that nobody gave a hint about."""
+"""The share of this process' time for polling tables without a report."""
 _MAX_ASKING_SHARE = 0.3
-"""Of the time, the catalog's answers included."""
+"""The share of the time, the catalog's responses included."""
 _log = structlog.get_logger(__name__)
 
 Waiter = Callable[[TableProgress | IcestreamError], None]
@@ -49,7 +49,7 @@ class TableWatch:
         self._waiters: dict[Topic, list[tuple[int, int, Waiter]]] = {}
         self._awaited: dict[Topic, int] = {}
         self.listeners: set[Callable[[Topic], None]] = set()
-        """Called when somebody waits for more of a topic than anybody did before; they must be quick."""
+        """Called when a caller waits for a higher offset of a topic than any before; they must be quick."""
         self._numbers = count()
         self._in_turn: deque[Topic] = deque()
         self._closed = False
@@ -68,14 +68,14 @@ class TableWatch:
             return self._opened
 
     def load(self) -> None:
-        """Load what reading tables needs now, instead of when it is needed; the catalog is left alone."""
+        """Import what reading tables needs now. The catalog is not opened."""
         self.tables.load()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Those who still wait are told that the broker stops."""
+        """Stop; the waiters get an error."""
         with self._lock:
             self._closed = True
             self._wake.notify_all()
@@ -90,7 +90,7 @@ class TableWatch:
             self._opened.close()
 
     def hint(self, name: TopicName) -> None:
-        """Look at this topic's table now."""
+        """Read this topic's table now."""
         with self._lock:
             self._hinted.add(name)
             self._wake.notify_all()
@@ -98,8 +98,8 @@ class TableWatch:
     def when_committed(self, topic: Topic, end: int, waiter: Waiter, *, hurry: bool = True) -> None:
         """Call `waiter` once all messages below `end` are in the table, or it is certain that they will not be.
 
-        It is called by the watching thread, or at once by this one, and must be quick. Unless it is in no hurry, the
-        pipeline is told, and need not let the messages wait for more to come.
+        The watching thread calls it, or this one at once; it must be quick. Unless it is in no hurry, the backlog tells
+        the pipeline, which then does not wait for more messages.
         """
         if not topic.record.has_table:
             raise no_table(topic.record.topic, "there is nothing to wait for")
@@ -120,11 +120,11 @@ class TableWatch:
                 listener(topic)
 
     def awaited_end(self, topic: Topic) -> int:
-        """Somebody is in a hurry for the messages below it to be in the table; 0 if nobody is."""
+        """Return the offset up to which callers wait for the table; 0 if none does."""
         return self._awaited.get(topic, 0)
 
     def wait(self, topic: Topic, end: int, timeout_seconds: float, *, hurry: bool = True) -> TableProgress | None:
-        """Wait until all messages below `end` are in the table; None when the time was up before."""
+        """Wait until the table has all messages below `end`; return None at the time-out."""
         told = threading.Event()
         results: list[TableProgress | IcestreamError] = []
 
@@ -142,7 +142,7 @@ class TableWatch:
         return results[0]
 
     def deleted(self, topic: Topic) -> None:
-        """Nobody needs to wait for this topic any more."""
+        """End all waits for a deleted topic."""
         with self._lock:
             waiters = self._take_waiters(topic)
         for _, _, waiter in waiters:
@@ -192,9 +192,9 @@ class TableWatch:
                     self._look(topic)
 
     def _poll(self) -> float:
-        """Look at one of the topics in turn; seconds until the next one's turn.
+        """Read the table of the next topic; return the seconds until the one after it.
 
-        One at a time, with a rest in between: a round over thousands of topics must not hold publishers up.
+        One at a time, with pauses: a round over thousands of topics must not delay publishers.
         """
         if not self._in_turn:
             self._in_turn.extend(topic for topic in self._topics() if topic.record.has_table and self._is_behind(topic))
@@ -223,7 +223,7 @@ class TableWatch:
         self._show(topic, *found)
 
     def _read(self, name: TopicName, stream_id: str) -> TableProgress:
-        """What a table says of itself; of one that is not there, or another stream's, that it has nothing."""
+        """Return a table's progress; nothing for a missing table, and for one of another stream."""
         table = self.tables.find(name)
         if table is None or table.ledger.stream_id != stream_id:
             return TableProgress(0, None, now_us())

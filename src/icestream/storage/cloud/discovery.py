@@ -1,4 +1,4 @@
-"""What lies in the object store, found without any other record: by listing names and reading objects' trailers."""
+"""Finding topics in the object store without any other record: by object names and trailers."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
 
 READERS = 8
-"""Objects that are read at the same time."""
+"""How many objects are read in parallel."""
 _KEY_PARTS = 4
 _FIRST_READ_BYTES = 64 * 1024
 """Most trailers are shorter, and read with their footer."""
@@ -46,7 +46,7 @@ class FoundObject(NamedTuple):
 
 @dataclass
 class FoundStream:
-    """One stream of a topic: the objects that are named so, and the topic's file if there is one."""
+    """One stream of a topic: its objects by their names, and whether it has a `topic.json`."""
 
     topic: TopicName
     stream_id: str
@@ -63,14 +63,14 @@ class FoundStream:
 
 
 class TopicFile(NamedTuple):
-    """What `topic.json` says."""
+    """The content of `topic.json`."""
 
     record: TopicRecord
     head: UploadHead
 
     @classmethod
     def read(cls, store: ObjectStore, topic: TopicName, stream_id: str) -> "TopicFile | None":
-        """None where there is none, or one that says nothing."""
+        """Read the file; return None if it is missing or cannot be used."""
         key = topic_key(topic, stream_id)
         info = store.stat(key)
         if info is None:
@@ -92,7 +92,7 @@ def record_of(fields: dict[str, Any]) -> TopicRecord:
 
 
 def find_streams(store: ObjectStore, prefix: str = "") -> list[FoundStream]:
-    """All streams below a prefix, by topic; what has other names than ours is passed over."""
+    """Return all streams below a prefix, by topic. Files with other names are ignored."""
     streams: dict[tuple[TopicName, str], FoundStream] = {}
     for info in store.list(prefix):
         parts = info.key.split("/")
@@ -109,10 +109,10 @@ def find_streams(store: ObjectStore, prefix: str = "") -> list[FoundStream]:
 
 
 def in_order(objects: Iterable[FoundObject], *, after: int = 0) -> list[FoundObject]:
-    """One object for each offset, from `after` on; where one is missing there is a gap.
+    """Choose one object for each offset from `after` on; a missing object leaves a gap.
 
-    An owner's objects end where its successor's begin: what an owner of the past has made beyond, nobody has read. Of
-    several objects of one owner that begin alike, left by tries that failed, those that lead farthest are taken.
+    An owner's objects end where its successor's begin: nobody has read what an earlier owner made beyond. Of several
+    objects of one owner with the same first offset, left by failed tries, the chain that reaches farthest is chosen.
     """
     listed = list(objects)
     begins: dict[int, int] = {}
@@ -135,7 +135,7 @@ def in_order(objects: Iterable[FoundObject], *, after: int = 0) -> list[FoundObj
 
 
 def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
-    """The end of an object of which nothing but name and size is known."""
+    """Read the trailer of an object of which only name and size are known."""
     length = min(size, _FIRST_READ_BYTES)
     data = store.read(key, size - length, length)
     begin = footer_data_bytes(data[-FOOTER_BYTES:])
@@ -147,7 +147,7 @@ def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
 
 
 def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
-    """The description of an object, from the object alone; raises where its name tells another story."""
+    """Return the description of an object, from the object alone; raise if its name does not match its trailer."""
     descriptor = trailer.descriptor
     said = ObjectName(descriptor.first_offset, descriptor.end_offset, descriptor.epoch)
     if said != found.name:
@@ -156,7 +156,7 @@ def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
 
 
 def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator[tuple[ObjectDescriptor, Trailer]]:
-    """The descriptions of objects, in their order, several read at a time; what is damaged is left out and told of."""
+    """Return the descriptions of objects in order, reading in parallel; damaged ones are logged and left out."""
 
     def read(found: FoundObject) -> tuple[ObjectDescriptor, Trailer] | None:
         try:
@@ -171,7 +171,7 @@ def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator
 
 
 def check_frames(store: ObjectStore, descriptor: ObjectDescriptor) -> None:
-    """Read an object through; raises `DamagedError` where any of its frames is not what was written."""
+    """Read all frames of an object; raise `DamagedError` if one is damaged."""
     pool = ReadPool()
     reader = CloudReader(ObjectMap(StaticDescriptions([descriptor])), store, descriptor.first_offset, pool=pool)
     try:

@@ -1,4 +1,4 @@
-"""A log as the uploader sees it, and the uploader's notes beside it."""
+"""A log as the uploader's source of frames, and the uploader's notes in the log's directory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SegmentSpan(NamedTuple):
-    """What is durable of a segment."""
+    """The durable part of a segment."""
 
     segment: SealedSegment | ActiveSegment
     limit: int
@@ -55,7 +55,7 @@ class SegmentSpan(NamedTuple):
         return self.segment.path
 
     def start(self, place: LogPosition) -> int:
-        """The first byte that a range from a place on has of it."""
+        """Return the first byte of the segment in a range that begins at a position."""
         return place.byte_pos if place.file_seq == self.header.number else SEGMENT_HEADER_BYTES
 
 
@@ -66,7 +66,7 @@ class LogSource:
         self._log = log
         self._synced = log.context.options.sync_mode is SyncMode.ALWAYS
         self._producers: LogProducers | None = None
-        """After the last log_range, so that they need not be found again for the next."""
+        """The producers after the last range, so that the next one need not find them again."""
 
     @property
     def epoch(self) -> int:
@@ -81,7 +81,7 @@ class LogSource:
         return snapshot.start_offset, snapshot.end_offset
 
     def _look(self) -> LogSnapshot:
-        """What may be shipped: readers may see frames that a power cut would take back, an object may not have them."""
+        """Return what may be uploaded. Readers may see frames that a power cut removes; objects must not have them."""
         snapshot = self._log.snapshot
         if not self._synced:
             self._log.sync()
@@ -101,27 +101,27 @@ class LogSource:
             )
         room = max_bytes if max_bytes is not None else _NO_LIMIT
         end, end_offset = start, first_offset
-        for piece in _pieces(snapshot, start)[:MAX_PARTS]:
-            position = piece.start(start)
-            length = piece.limit - position
+        for span in _segment_spans(snapshot, start)[:MAX_PARTS]:
+            position = span.start(start)
+            length = span.limit - position
             if length > room:
                 first = end_offset == first_offset
-                end, end_offset = self._cut(piece, position, room, first=first) or (end, end_offset)
+                end, end_offset = self._cut(span, position, room, first=first) or (end, end_offset)
                 if end_offset > first_offset:
                     break
             if length:
-                end, end_offset = LogPosition(piece.header.number, piece.limit), piece.end_offset
+                end, end_offset = LogPosition(span.header.number, span.limit), span.end_offset
             room -= length
             if room <= 0:
                 break
         return LogRange(first_offset, end_offset, start, end)
 
-    def _cut(self, piece: SegmentSpan, position: int, room: int, *, first: bool) -> tuple[LogPosition, int] | None:
-        """The last place in a segment that its index knows and that there is room for; if `first`, one too far."""
-        found = self._index(piece).frame_within(position, position + room)
-        if found is None or found[1] >= piece.limit or (found[1] > position + room and not first):
+    def _cut(self, span: SegmentSpan, position: int, room: int, *, first: bool) -> tuple[LogPosition, int] | None:
+        """Return the last indexed position in a segment that fits; with `first`, the next one, to make progress."""
+        found = self._index(span).frame_within(position, position + room)
+        if found is None or found[1] >= span.limit or (found[1] > position + room and not first):
             return None
-        return LogPosition(piece.header.number, found[1]), found[0]
+        return LogPosition(span.header.number, found[1]), found[0]
 
     def find_range(self, first_offset: int, end_offset: int) -> LogRange | None:
         snapshot = self._look()
@@ -150,24 +150,24 @@ class LogSource:
             log.leases.release(lease)
 
     def _slices(self, snapshot: LogSnapshot, log_range: LogRange) -> Iterator[SegmentSlice]:
-        for piece in _pieces(snapshot, log_range.start):
-            number, start = piece.header.number, piece.start(log_range.start)
-            end = log_range.end.byte_pos if number == log_range.end.file_seq else piece.limit
+        for span in _segment_spans(snapshot, log_range.start):
+            number, start = span.header.number, span.start(log_range.start)
+            end = log_range.end.byte_pos if number == log_range.end.file_seq else span.limit
             if number > log_range.end.file_seq or start >= end:
                 continue
-            with self._open(piece) as file:
-                yield SegmentSlice(file, str(piece.path), number, piece.header.seed, start, end)
+            with self._open(span) as file:
+                yield SegmentSlice(file, str(span.path), number, span.header.seed, start, end)
 
     @contextmanager
-    def _open(self, piece: SegmentSpan) -> Iterator[File]:
-        file = self._log.context.files.open(piece.path)
+    def _open(self, span: SegmentSpan) -> Iterator[File]:
+        file = self._log.context.files.open(span.path)
         try:
             yield file
         finally:
             file.close()
 
     def producers(self, log_range: LogRange) -> "LogProducers":
-        """From the last log_range if this one follows on it, else from the segment that it begins in."""
+        """Return the producers before a range: known from the last range, or read from the segment it begins in."""
         known = self._producers
         if known is None or known.offset != log_range.first_offset:
             known = self._restored(log_range)
@@ -176,47 +176,47 @@ class LogSource:
 
     def _restored(self, log_range: LogRange) -> "LogProducers":
         log = self._log
-        piece = _pieces(log.snapshot, log_range.start)[0]
-        base_offset = piece.header.base_offset
+        span = _segment_spans(log.snapshot, log_range.start)[0]
+        base_offset = span.header.base_offset
         state = Producers(log.context.options.max_producers)
         state.load(log.context.files, segment_path(log.directory, base_offset, PRODUCERS_SUFFIX))
         found = LogProducers(state, base_offset)
-        with self._open(piece) as file:
+        with self._open(span) as file:
             for _, frame in scan_sound(
-                file, piece.path, SEGMENT_HEADER_BYTES, log_range.start.byte_pos, piece.header.seed
+                file, span.path, SEGMENT_HEADER_BYTES, log_range.start.byte_pos, span.header.seed
             ):
                 found.note(frame)
         return found
 
     def _locate(self, snapshot: LogSnapshot, offset: int, hint: LogPosition | None = None) -> LogPosition | None:
-        """Where the frame begins that begins with an offset; None if that lies within a frame."""
+        """Return the position of the frame that begins with an offset; None if no frame begins there."""
         if offset == snapshot.end_offset:
             return LogPosition(snapshot.active.header.number, snapshot.active_position)
         header = find_segment(snapshot, offset).header
         if offset == header.base_offset:
             return LogPosition(header.number, SEGMENT_HEADER_BYTES)
-        piece = next(piece for piece in _pieces(snapshot) if piece.header.number == header.number)
-        with self._open(piece) as file:
+        span = next(span for span in _segment_spans(snapshot) if span.header.number == header.number)
+        with self._open(span) as file:
             if (
                 hint is not None
                 and hint.file_seq == header.number
-                and SEGMENT_HEADER_BYTES <= hint.byte_pos < piece.limit
+                and SEGMENT_HEADER_BYTES <= hint.byte_pos < span.limit
             ):
                 found = memoryview(file.read(FRAME_HEADER_BYTES, hint.byte_pos))
                 fields = decode_header(found, 0, header.seed + hint.byte_pos)
                 if fields is not None and fields[0] == offset:
                     return hint
-            start = self._index(piece).position_of_offset(offset) or SEGMENT_HEADER_BYTES
-            for position, frame in scan_sound(file, piece.path, start, piece.limit, header.seed):
+            start = self._index(span).position_of_offset(offset) or SEGMENT_HEADER_BYTES
+            for position, frame in scan_sound(file, span.path, start, span.limit, header.seed):
                 if frame.base_offset >= offset:
                     return LogPosition(header.number, position) if frame.base_offset == offset else None
         return None
 
-    def _index(self, piece: SegmentSpan) -> SparseIndex:
-        if isinstance(piece.segment, ActiveSegment):
-            return piece.segment.index
-        with self._open(piece) as file:
-            return self._log.indexes.get(piece.segment, file)
+    def _index(self, span: SegmentSpan) -> SparseIndex:
+        if isinstance(span.segment, ActiveSegment):
+            return span.segment.index
+        with self._open(span) as file:
+            return self._log.indexes.get(span.segment, file)
 
     def _pruned(self, log_range: LogRange) -> UnavailableError:
         return UnavailableError(
@@ -232,7 +232,7 @@ class LogProducers:
     def __init__(self, state: Producers, offset: int) -> None:
         self._state = state
         self.offset = offset
-        """The next frame's."""
+        """The offset of the next frame."""
 
     def note(self, frame: Frame) -> None:
         self.offset = frame.end_offset
@@ -266,8 +266,8 @@ class LogNotes:
         write_record(self._files, self._path, notes.to_fields())
 
 
-def _pieces(snapshot: LogSnapshot, start: LogPosition | None = None) -> list[SegmentSpan]:
-    """The segments from the one on that a place lies in."""
-    pieces = [SegmentSpan(segment, segment.footer.position, segment.footer.end_offset) for segment in snapshot.sealed]
-    pieces.append(SegmentSpan(snapshot.active, snapshot.active_position, snapshot.end_offset))
-    return [piece for piece in pieces if start is None or piece.header.number >= start.file_seq]
+def _segment_spans(snapshot: LogSnapshot, start: LogPosition | None = None) -> list[SegmentSpan]:
+    """Return the segments from the one with a position on."""
+    spans = [SegmentSpan(segment, segment.footer.position, segment.footer.end_offset) for segment in snapshot.sealed]
+    spans.append(SegmentSpan(snapshot.active, snapshot.active_position, snapshot.end_offset))
+    return [span for span in spans if start is None or span.header.number >= start.file_seq]

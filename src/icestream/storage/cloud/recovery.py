@@ -1,13 +1,13 @@
-"""Bringing a topic back whose log was lost with its disk, from cloud objects and table.
+"""Recovering a topic whose log was lost with its disk, from cloud objects and table.
 
-What it guarantees: every message that an object holds is there again under its offset; an offset that any message may
-have had is never given to another one; a broker that still believes to own the topic can upload nothing more. It may be
-killed at any step and run again:
+What it guarantees: every message that an object holds can be read again under its offset; an offset that any message
+may have had is never given to another one; the previous owner can upload nothing more. It may be killed at any step and
+run again:
 
-1. find out which stream it is and how far it is: metadata store, `topic.json`, names and trailers of the objects, the
+1. find the stream, and how far it is: metadata store, `topic.json`, names and trailers of the objects, the
    table's ledger. *Nothing has changed.*
-2. claim the head with a higher epoch, and note that in `topic.json` too. *An owner of the past is kept out, also one
-   with a metadata store of its own. The next run takes a still higher epoch.*
+2. claim the head with a higher epoch, and note that in `topic.json` too. *The previous owner is kept out, also one
+   with its own metadata store. The next run takes a still higher epoch.*
 3. check all objects, and describe those that the metadata store does not know. *The next run describes the others.*
 4. in one transaction, move the head to where the new log begins, and put the record, with the new epoch. *The topic is
    known, and still without a log.*
@@ -16,8 +16,8 @@ killed at any step and run again:
 Of two brokers that recover a topic at once only one gets past 4: the claim and the transaction of step 4 hold only as
 long as the topic's record is as step 1 found it, and the later claim keeps the earlier one out.
 
-Messages from the end of what was found up to the reservation of the last owner may have been acknowledged: they are
-lost, the log begins with a mark that says so, and goes on behind them.
+Messages between the end of what was found and the end of the last owner's reservation may have been acknowledged. They
+are lost. The new log records that, and its next offset is after them.
 """
 
 import contextlib
@@ -59,33 +59,31 @@ from icestream.storage.cloud.reservation import STEP
 from icestream.storage.record import TopicRecord
 from icestream.wal import SEGMENT_HEADER_BYTES, LogStart, Producers
 
-# --------------------
-# What became of a topic that was brought back.
-
 
 @dataclass(frozen=True)
 class RecoveryReport:
+    """What was recovered, and what is lost."""
+
     topic: str
     stream_id: str
     epoch: int
     start_offset: int
     """Where the new log begins."""
     next_offset: int
-    """The next message's."""
+    """The offset of the next message."""
     cloud_first_offset: int | None
     cloud_end: int
     committed_offset: int | None
-    """Of the table; None where there is none."""
+    """Of the table; None if there is no table."""
     lost_first: int | None
     lost_end: int | None
-    """Messages from `lost_first` to before it may have been acknowledged and are lost; None where none are."""
+    """Messages from `lost_first` to before `lost_end` may have been acknowledged and are lost; None: none are."""
     objects: int
     bytes: int
     unreadable: list[tuple[int, int]] = field(default_factory=list)
-    """Offsets, each time with the one behind them, that were uploaded: their objects are gone or damaged, and no table
-    has them."""
+    """Ranges of offsets, with their end, whose objects are gone or damaged, and that no table has."""
     sources: list[str] = field(default_factory=list)
-    """What was found where, and what was not as it should be."""
+    """What was found where, and what was wrong."""
 
     @property
     def message(self) -> str:
@@ -110,13 +108,13 @@ _MAX_CLAIMS = 100
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Committed = Callable[[TopicRecord], int | None]
-"""The committed offset of a topic's table; None where it has none of this stream."""
+"""Returns the committed offset of a topic's table; None if it has no table of this stream."""
 MakeLog = Callable[[TopicRecord, LogStart], None]
-"""Begins a log anew."""
+"""Creates the new log."""
 
 
 class _Objects(NamedTuple):
-    """All objects of the stream, described, those of them that are sound, and the last one's trailer if it is."""
+    """All objects of the stream, those that are sound, and the trailer of the last one if it is sound."""
 
     descriptors: list[ObjectDescriptor]
     sound: list[ObjectDescriptor]
@@ -200,7 +198,7 @@ class TopicRecovery:
     # Step 1
 
     def _check_store(self, registry: MetadataRegistry) -> None:
-        """Refuse to go on where not one object is there that should be: that is another store."""
+        """Raise if none of the described objects exists: it is another store."""
         described = {descriptor.key for descriptor in registry.objects()}
         if described and described.isdisjoint(found.key for found in self._listed(registry.stream_id)):
             raise ObjectNotFoundError(
@@ -216,7 +214,7 @@ class TopicRecovery:
         return [found for stream in streams for found in stream.objects]
 
     def _identify(self) -> tuple[TopicRecord, UploadHead]:
-        """The topic's record, of the metadata store or else of the object store, and the head that is noted there."""
+        """Return the topic's record, from the metadata store or else the object store, and the head in `topic.json`."""
         entry = self._metadata.get(keys.topic(self._name))
         if entry is not None:
             record = TopicRecord.from_bytes(entry.value)
@@ -244,7 +242,7 @@ class TopicRecovery:
         return record, noted
 
     def _file(self, stream: FoundStream) -> tuple[TopicRecord, UploadHead]:
-        """What `topic.json` or else the last object says of a stream."""
+        """Return record and head of a stream, from `topic.json` or else from the last object."""
         file = TopicFile.read(self._store, stream.topic, stream.stream_id)
         if file is not None:
             return file.record, file.head
@@ -311,12 +309,12 @@ class TopicRecovery:
             )
 
     def _supposed_reservation(self, record: TopicRecord, noted: UploadHead, committed: int) -> int:
-        """How far messages may have come where the metadata store cannot tell: what others know may be out of date."""
+        """Return how far offsets may have been used if the metadata store does not have the reservation."""
         last = max(self._listed(record.stream_id), key=lambda found: found.name.end_offset, default=None)
         ends = [noted.reserved_end, noted.uploaded_end, committed]
         if last is not None:
             ends.append(last.name.end_offset)
-            with contextlib.suppress(DamagedError, ObjectNotFoundError):  # it is told of when all are looked at
+            with contextlib.suppress(DamagedError, ObjectNotFoundError):  # step 3 reports it
                 ends.append(read_trailer(self._store, last.key, last.size).durable_end)
         if not record.has_log and not any(ends):
             return 0
@@ -354,7 +352,7 @@ class TopicRecovery:
         return _Objects(descriptors, sound, last, begin)
 
     def _sound(self, action: Callable[[Item], Result], item: Item) -> Result | None:
-        """What an action makes of an object; None, and a word in the report, where the object is damaged or gone."""
+        """Run an action on an object; return None, and report it, if the object is damaged or gone."""
         try:
             return action(item)
         except (DamagedError, ObjectNotFoundError) as error:
@@ -382,14 +380,14 @@ class TopicRecovery:
     # Steps 4 and 5
 
     def _reserved_end(self, head: UploadHead, objects: _Objects) -> int:
-        """That of the head; an object knows of more messages only where the metadata store was set back."""
+        """Return the reservation of the head; more if an object has later offsets: the metadata store was set back."""
         known_end = objects.last.durable_end if objects.last is not None else 0
         return head.reserved_end if known_end <= head.reserved_end else known_end + STEP
 
     def _moved_head(
         self, registry: MetadataRegistry, objects: _Objects, uploaded_end: int, end_offset: int
     ) -> UploadHead:
-        """The next object begins with the new log's first frame, in a segment that has no predecessor's number."""
+        """Return the head for the new log: the next object begins with its first frame, in a new segment."""
         head = registry.refresh()
         return replace(
             _with_objects(head, objects.descriptors, uploaded_end, self._clock()),
@@ -403,7 +401,7 @@ class TopicRecovery:
         registry.put_record(record, self._revision, head)
 
     def _beginning(self, objects: _Objects, number: int, next_offset: int, end_offset: int) -> LogStart:
-        """Producers that may have sent more than the last object has may go on wherever they are."""
+        """Return where the new log begins. Producers that may have sent more than the last object has may continue."""
         producers = Producers(self._max_producers)
         last = objects.last
         if last is not None and last.producers:
@@ -420,7 +418,7 @@ class TopicRecovery:
 
 
 def _unreadable(objects: _Objects, uploaded_end: int, committed: int) -> list[tuple[int, int]]:
-    """What was uploaded, is in no object that is sound, and not in the table either."""
+    """Return the ranges that were uploaded and are in no sound object and no table."""
     ranges = []
     end = max(objects.begin, committed)
     for descriptor in objects.sound:

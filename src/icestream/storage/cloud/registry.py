@@ -24,15 +24,15 @@ from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
 
 _DESCRIBED_AT_ONCE = 50
-"""A metadata store takes so many operations in one transaction."""
+"""How many operations fit into one transaction of a metadata store."""
 
 
 class MetadataRegistry:
     """`icestream.cloud.Registry` for one stream.
 
-    A change that is refused is told apart by reading the head again. Where it is another owner's, that is a
-    `StaleEpochError`. Where it is our own, a change of ours whose outcome was not known has happened late: that is a
-    retryable `ConflictError`, and the next change begins with what the store has now.
+    When the store refuses a change, the head is read again. If another owner wrote it, `StaleEpochError` is raised. If
+    this owner wrote it, an earlier change of unknown outcome came through late: a retryable `ConflictError` is raised,
+    and the next change starts from what the store has now.
     """
 
     def __init__(self, metadata: MetadataStore, topic: TopicName, stream_id: str) -> None:
@@ -82,7 +82,7 @@ class MetadataRegistry:
             return head
 
     def describe(self, descriptors: Sequence[ObjectDescriptor]) -> None:
-        """Put objects on the record of a stream that has no head yet; the claim that follows makes them count."""
+        """Describe objects of a stream that has no head yet; the claim that follows makes them valid."""
         with self._lock:
             known, revision = self._read()
             if known is not None and known.stream_id == self.stream_id:
@@ -96,7 +96,7 @@ class MetadataRegistry:
                     raise self._moved()
 
     def refresh(self) -> UploadHead:
-        """The head as the store has it, to go on with; raises `StaleEpochError` unless this owner wrote it."""
+        """Read the head from the store; raise `StaleEpochError` unless this owner wrote it."""
         with self._lock:
             return self._refresh()
 
@@ -132,7 +132,7 @@ class MetadataRegistry:
         return [replace(one, index=None) for one in found if one.stream_id == self.stream_id]
 
     def page(self, after: int, limit: int) -> list[ObjectDescriptor]:
-        """The first objects that begin behind an offset, at most so many."""
+        """Return the first objects that begin after an offset, at most `limit`."""
         found: list[ObjectDescriptor] = []
         last = keys.cloud_object(self._topic, after) if after >= 0 else None
         while len(found) < limit:
@@ -145,7 +145,7 @@ class MetadataRegistry:
         return found[:limit]
 
     def forget(self) -> None:
-        """Remove all records of the topic, whatever stream they are of: it is deleted."""
+        """Remove all records of a deleted topic, of any stream."""
         with self._lock:
             self._owned = None
             found = [entry.key for entry in self._entries()]
@@ -158,7 +158,7 @@ class MetadataRegistry:
         return scan(self._metadata, keys.cloud_objects(self._topic))
 
     def _read(self) -> tuple[UploadHead | None, int]:
-        """The head whatever stream it is of, and its revision."""
+        """Return the head, of any stream, and its revision."""
         entry = self._metadata.get(self._key)
         return (UploadHead.from_bytes(entry.value), entry.mod_revision) if entry is not None else (None, 0)
 
@@ -171,7 +171,7 @@ class MetadataRegistry:
         return head
 
     def _change(self, head: UploadHead, conditions: Sequence[Condition], operations: Sequence[Operation]) -> None:
-        """Under the lock. A transaction whose outcome is not known is looked for before it is called a failure."""
+        """Write the head and the operations. If the outcome is unknown, read the head first. Under the lock."""
         wanted = [RevisionIs(self._key, self._revision), *conditions]
         value = head.to_bytes()
         try:
@@ -196,7 +196,7 @@ class MetadataRegistry:
         return result.revision
 
     def _clear_other_stream(self) -> None:
-        """Records of a topic that had the name before, left by a deletion that knew of no object store."""
+        """Remove the records of an earlier topic of this name, left by a broker without an object store."""
         entry = self._metadata.get(keys.topic(self._topic))
         if entry is None or TopicRecord.from_bytes(entry.value).stream_id != self.stream_id:
             raise self._stale(None)
@@ -217,14 +217,14 @@ class MetadataRegistry:
         if found is not None and found.stream_id == self.stream_id:
             owner = f"an owner of epoch {found.epoch}"
         return StaleEpochError(
-            f"{owner} has taken the topic's cloud objects over",
+            f"{owner} has taken over the topic's cloud objects",
             operation="upload",
             place=str(self._topic),
-            remedy="stop this broker: it does not own the topic any more",
+            remedy="publish to the new owner, and stop this broker: it does not own the topic any more",
             details={"epoch": self._epoch, "found_epoch": found.epoch if found is not None else None},
         )
 
 
 def _progress(head: UploadHead) -> UploadHead:
-    """How far a topic is, whoever owns it."""
+    """Return the head without its owner: how far the topic is."""
     return replace(head, epoch=0, reserved_end=0, updated_us=0)

@@ -1,7 +1,7 @@
 """Offsets are reserved in the metadata store before any message gets them.
 
-So it is known, when a broker's disk is lost with messages that were not uploaded, which offsets may have been seen:
-none of them is ever used for another message.
+If a broker's disk is lost with messages that were not uploaded, the reservation tells which offsets may have been used.
+None of them is ever used for another message.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from icestream.storage.cloud.topic_cloud import TopicCloud
 
 STEP = 16_777_216
-"""How far ahead offsets are reserved; renewed when half of it is used."""
+"""How many offsets are reserved ahead; renewed when half of them are used."""
 _MAX_CLAIMS = 5
 _PAUSE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
 class Reservation:
-    """That of one topic: claimed when its log is opened, moved ahead while messages come, given back at the end."""
+    """One topic's reservation: claimed when the log is opened, moved ahead while messages come, returned at the end."""
 
     def __init__(self, cloud: "TopicCloud", log: Log, record: TopicRecord, clock: Clock) -> None:
         self._cloud = cloud
@@ -53,16 +53,16 @@ class Reservation:
         """Become the owner, and reserve the first offsets. Before that nothing may be published."""
         registry, log = self._cloud.registry, self._log
         for _ in range(_MAX_CLAIMS):
-            with contextlib.suppress(ConflictError):  # a change of ours from before a crash came through late
+            with contextlib.suppress(ConflictError):  # a change from before a crash came through late
                 head = registry.head() or self._first_head()
                 log.offset_limit = _claim(registry, head, log, self._clock()).reserved_end
                 return
         raise _keeps_changing(log)
 
     def _first_head(self) -> UploadHead:
-        """The metadata store has none: the topic is new there, or that store was lost and the log was not.
+        """Return the head for a topic that has none: it is new, or the metadata store was lost and the log was not.
 
-        What lies in the object store is described anew then: who does not know of objects may not count without them.
+        In the second case the existing objects are described again, so that uploads and retention count them.
         """
         cloud, log = self._cloud, self._log
         head = UploadHead(cloud.stream_id, log.stream.epoch)
@@ -103,17 +103,17 @@ class Reservation:
 
     @property
     def is_used(self) -> bool:
-        """Whether it is time to move it ahead."""
+        """Whether half of the reservation is used."""
         return self._log.durable_end + STEP // 2 > self._log.offset_limit
 
     def renew(self) -> None:
         self._log.offset_limit = self._move(lambda: self._log.durable_end + STEP)
 
     def give_back(self, end: int) -> None:
-        """At a clean end, when the log gives no more offsets out: those from `end` on, which no message has got.
+        """Return the offsets from `end` on, which no message has. Only at a clean end, when the log gives out no more.
 
-        Only the metadata store hears of it. The next owner tells it first that it reserves offsets again, and the
-        object store later, or not at all while that is away: what lies there must never say less than is reserved.
+        Only the metadata store is updated. The next owner reserves there first, and writes `topic.json` later, or not
+        at all while the object store is away: `topic.json` must never name less than is reserved.
         """
         self._given_back = True
         self._move(lambda: end)
@@ -128,12 +128,12 @@ class Reservation:
 
     @property
     def is_written(self) -> bool:
-        """Whether the object store knows record and reservation too."""
+        """Whether `topic.json` has the record and the reservation."""
         head = self._cloud.registry.owned
         return head is None or self._given_back or self._written == (self._record, head.reserved_end)
 
     def write(self) -> None:
-        """Tell the object store: the topic can be recovered even if the metadata store is lost with the disk."""
+        """Write `topic.json`: with it the topic can be recovered even if the metadata store is lost with the disk."""
         cloud, record = self._cloud, self._record
         head = cloud.registry.owned
         if head is None or self._given_back:
@@ -142,9 +142,9 @@ class Reservation:
         self._written = (record, head.reserved_end)
 
     def check_owner(self) -> None:
-        """Raise `StaleEpochError` where the object store names a later owner.
+        """Raise `StaleEpochError` if `topic.json` names a later owner.
 
-        A broker with a metadata store of its own, such as the embedded one, hears of it nowhere else.
+        A broker with its own metadata store, such as the embedded one, learns of it only here.
         """
         noted = TopicFile.read(self._cloud.store, self._cloud.topic, self._cloud.stream_id)
         if noted is not None and noted.head.epoch > self._log.stream.epoch:
@@ -171,10 +171,10 @@ class Reservation:
 
 
 class LoneReservation:
-    """That of a topic that was uploaded once and is not any more, here: no uploader keeps it.
+    """The reservation of a topic that was uploaded once, on a broker that does not upload.
 
-    Recovery relies on what the metadata store says of reserved offsets, whether messages were uploaded lately or not.
-    Nothing is given back: who uploads again does that.
+    Recovery relies on the reservation in the metadata store, so it is kept up also without uploads. Nothing is returned
+    at the end; a broker that uploads again does that.
     """
 
     def __init__(self, registry: MetadataRegistry, log: Log, clock: Clock) -> None:
@@ -185,7 +185,7 @@ class LoneReservation:
         self._closed = threading.Event()
 
     def claim(self) -> None:
-        """Before anything is published. A topic that was never uploaded needs no reservation."""
+        """Reserve the first offsets, before anything is published. A topic that was never uploaded needs none."""
         log = self._log
         for _ in range(_MAX_CLAIMS):
             head = self._registry.head()
@@ -198,7 +198,7 @@ class LoneReservation:
         raise _keeps_changing(log)
 
     def _committed(self) -> None:
-        """By the thread that commits: it has to be quick."""
+        """Start a renewal if it is time. The committing thread calls it, so it is quick."""
         log = self._log
         if log.state is LogState.CLOSED:
             self._closed.set()
@@ -206,7 +206,7 @@ class LoneReservation:
             threading.Thread(target=self._renew, name="reservation", daemon=True).start()
 
     def _renew(self) -> None:
-        """Move it ahead, however long the metadata store is away: at the limit nothing is published any more."""
+        """Move the reservation ahead; retry until the metadata store responds. At the limit publishing stops."""
         registry, log = self._registry, self._log
         try:
             while not self._closed.is_set():

@@ -1,4 +1,4 @@
-"""Which cloud objects may go, and which can be relied on.
+"""Deleting cloud objects, and checking that objects are complete.
 
 Objects go whole and oldest first. Those of a topic with a table go once the table has them and `cloud.retention` is
 over, those of a topic without one by the topic's own retention. The newest object of a topic always stays: it says how
@@ -29,19 +29,19 @@ from icestream.model.units import MIB
 from icestream.storage.cloud.topic_cloud import TopicCloud
 
 MAX_REMOVED = 1_000
-"""Objects of one topic that a round removes; the next one goes on."""
+"""How many objects of one topic a round removes at most."""
 _TRANSACTION_OBJECTS = 50
-"""A metadata store takes so many operations in one transaction."""
+"""How many operations fit into one transaction of a metadata store."""
 _MAX_CONFIRMED = 100
-"""Objects of one topic that a round looks at."""
+"""How many objects of one topic a round checks at most."""
 _MINUTE_US = 60_000_000
 _log = structlog.get_logger(__name__)
 
 
 def confirmed_end(cloud: TopicCloud, wanted: int) -> int:
-    """The offset up to which the objects are what they should be, read back from their store; not far past `wanted`.
+    """Return the offset up to which the objects were read back and are complete; not far past `wanted`.
 
-    Each object is asked for once. What is below the first object was there and has gone by retention.
+    Each object is checked once. Retention has removed what is below the first object.
     """
     spans = cloud.objects.spans
     end = max(cloud.confirmed_end, spans[0].first_offset if spans else 0)
@@ -64,7 +64,7 @@ def confirmed_end(cloud: TopicCloud, wanted: int) -> int:
 
 
 def _lies_there(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
-    """An object of the right size whose last bytes, which were written last, are those that belong to it."""
+    """Return whether an object has its size and its trailer, which is written last."""
     found = cloud.store.stat(descriptor.key)
     if found is None or found.size != descriptor.size:
         return False
@@ -75,7 +75,7 @@ def _lies_there(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
 def expired_below(
     spans: Sequence[ObjectSpan], *, safe_end: int | None, minutes: int | None, megabytes: int | None, now_us: int
 ) -> int:
-    """The offset below which objects may go; `safe_end` is where they are kept besides, None where they need not be."""
+    """Return the offset below which objects may go; `safe_end` is how far the table has them, None if it need not."""
     nbytes = sum(span.size for span in spans)
     below = spans[0].first_offset if spans else 0
     for span in spans[:-1]:
@@ -89,7 +89,7 @@ def expired_below(
 
 
 def remove_objects(cloud: TopicCloud, below: int, now_us: int) -> int:
-    """Remove the objects that end at or before an offset and that nobody reads; how many there were."""
+    """Remove the objects that end at or before an offset and that nobody reads; return how many."""
     doomed = [span for span in cloud.objects.spans[:-1] if span.end_offset <= below][:MAX_REMOVED]
     removed = 0
     while removed < len(doomed):
@@ -105,7 +105,7 @@ def _remove(cloud: TopicCloud, doomed: list[ObjectSpan], below: int, now_us: int
     described = [cloud.registry.get(span.first_offset) for span in doomed]
     descriptors = [descriptor for descriptor in described if descriptor is not None]
     if len(descriptors) < len(doomed):
-        cloud.objects.forget()  # somebody else has removed them
+        cloud.objects.forget()  # they were removed meanwhile
         return 0
     with cloud.leases.lock:
         below = cloud.leases.floor(below)
@@ -118,9 +118,9 @@ def _remove(cloud: TopicCloud, doomed: list[ObjectSpan], below: int, now_us: int
         with cloud.changing:
             _take_off_the_record(cloud, descriptors, now_us)
     except BaseException:
-        cloud.objects.forget()  # whatever happened, the record says what is there
+        cloud.objects.forget()  # in any case the records tell what is left
         raise
-    cloud.objects.remove_before(first)  # also where somebody has read the record anew meanwhile
+    cloud.objects.remove_before(first)  # also if the records were read again meanwhile
     for descriptor in descriptors:
         cloud.store.delete(descriptor.key)
     return len(descriptors)

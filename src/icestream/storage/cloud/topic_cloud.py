@@ -1,4 +1,4 @@
-"""One topic's part in the cloud, and what all topics share there."""
+"""One topic's cloud objects, and what all topics share."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ from icestream.wal import Log, ReadLeases
 
 
 class TopicCloud:
-    """The objects of one stream: where they lie, what is known of them, how far they are."""
+    """The objects of one stream, their records, and the uploads."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class TopicCloud:
         self.registry = registry
         self.objects = ObjectMap(registry)
         self.leases = ReadLeases(lease_timeout_seconds)
-        """Of those who read the objects; retention leaves what they read alone for a bounded time."""
+        """The leases of readers; retention keeps what they read for a bounded time."""
         self._uploading = uploading
         self._uploaded_end: int | None = None
         self.changing = threading.Lock()
-        """Held by who reads the head, changes it and writes it: the uploader and retention both do."""
+        """Held while the head is read, changed and written: uploader and retention both do that."""
         self.is_anew = False
-        """Whether the metadata store had no head of the topic when its log was opened, and that was not its first."""
+        """Whether the head was missing in the metadata store though the topic is not new."""
         self.confirmed_end = 0
-        """Retention has looked at the objects that end here or before: they lie in the store, whole."""
+        """Retention has read back the objects up to this offset: they are complete."""
 
     @property
     def uploads(self) -> bool:
-        """Whether new messages are shipped there; otherwise what lies there is only read."""
+        """Whether this broker uploads; otherwise it only reads objects."""
         return self._uploading is not None
 
     @property
@@ -59,15 +59,15 @@ class TopicCloud:
 
     @property
     def status(self) -> UploadStatus | None:
-        """Figures of the topic's uploads; None where nothing is uploaded, or the log was not opened yet."""
+        """Figures of the topic's uploads; None if this broker does not upload, or the log is not open."""
         uploads = self._uploading.find(self.stream_id) if self._uploading is not None else None
         return uploads.status if uploads is not None else None
 
     def opened(self, log: Log, record: TopicRecord) -> None:
-        """The log was opened: own the topic's objects and reserve offsets, and follow the log from now on.
+        """Claim the topic's objects, reserve offsets, and follow the log, which was just opened.
 
-        Raises where the metadata store is away, or another broker owns the topic: nothing may be published then. The
-        log is closed.
+        Raise, and close the log, if the metadata store fails or another broker owns the topic: nothing may be
+        published then.
         """
         if self._uploading is None:
             return
@@ -81,14 +81,14 @@ class TopicCloud:
         self._uploading.add(uploads)
 
     def changed(self, record: TopicRecord) -> None:
-        """The topic's record is another one now."""
+        """Use the topic's changed record."""
         if self._uploading is not None and (uploads := self._uploading.find(self.stream_id)) is not None:
             uploads.use(record)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Ship everything that is durable now; the offset below which all is in the cloud then.
+        """Upload everything that is durable now; return the offset below which the cloud has all.
 
-        Raises what an upload fails with, and `DeadlineError` when the time is up: the upload goes on then.
+        Raise what an upload fails with, and `DeadlineError` at the time-out; the upload continues then.
         """
         uploads = self._uploading.find(self.stream_id) if self._uploading is not None else None
         if uploads is None:
@@ -101,7 +101,7 @@ class TopicCloud:
         return uploads.flush(timeout)
 
     def delete(self) -> None:
-        """The topic is deleted: remove its objects, then what is known of them. May be called again."""
+        """Remove the objects of a deleted topic, then their records. May be called again."""
         if self._uploading is not None:
             self._uploading.remove(self.stream_id)
         for found in list(self.store.list(stream_prefix(self.topic, self.stream_id))):
@@ -126,7 +126,7 @@ class Cloud:
 
     @classmethod
     def open(cls, settings: Settings, metadata: MetadataStore) -> Self | None:
-        """None where the settings name no store."""
+        """Open the object store; return None if the settings name none."""
         if settings.cloud.backend is None:
             return None
         from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - only who uses it loads it
@@ -140,12 +140,12 @@ class Cloud:
         return self.uploading is not None
 
     def start(self, open_logs: Callable[[], Iterable[Callable[[], Log]]]) -> None:
-        """Begin to upload; `open_logs` gives functions that open the topics' logs."""
+        """Start the uploads; `open_logs` returns functions that open the topics' logs."""
         if self.uploading is not None:
             self.uploading.start(open_logs)
 
     def stop(self) -> None:
-        """Upload what is left, for a bounded time. Logs are still open, and nothing is published any more."""
+        """Upload the rest, for a bounded time. Logs are still open, and nothing is published any more."""
         if self.uploading is not None:
             self.uploading.stop()
 

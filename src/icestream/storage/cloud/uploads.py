@@ -1,4 +1,9 @@
-"""One topic's uploads: when the next one is due, how the last ones went, how far the cloud is behind."""
+"""Uploads: when each topic is due, how its uploads went, and the threads that do them.
+
+A few threads take the topics that are due, the one that is due for longest first. A cycle makes one object. A topic
+with more to upload is due again at once, after the others that are due. A topic whose upload fails is tried again with
+growing pauses, and does not delay the others. One more thread keeps offsets reserved, whatever the object store does.
+"""
 
 import contextlib
 import heapq
@@ -57,11 +62,11 @@ class UploadStatus:
     """Since the broker started."""
     last_upload_us: int | None
     last_error: str | None
-    """None once an upload went well again."""
+    """Of the last upload; None if it succeeded."""
     lag_messages: int
     lag_bytes: int
     lag_seconds: float | None
-    """Age of the oldest durable message that is not uploaded; None where the log cannot tell."""
+    """Age of the oldest durable message that is not uploaded; None if the log does not tell."""
 
 
 class TopicUploads:
@@ -115,13 +120,13 @@ class TopicUploads:
         self._head: UploadHead | None = None
         """The last one that was known; figures need not be newer."""
         self._reserving = threading.Lock()
-        """Held by who moves the reservation and the log's limit with it."""
+        """Held while the reservation, and the log's limit with it, is moved."""
         self._ended = False
 
     # When
 
     def begin(self) -> None:
-        """The topic was claimed: ship what an earlier run has left, and follow the log."""
+        """Upload what an earlier run has left, and follow the log. The topic was claimed."""
         self._head = self.cloud.registry.owned
         self.log.listeners.add(self._committed)
         self._look_on(monotonic())
@@ -133,17 +138,17 @@ class TopicUploads:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something durable is not uploaded."""
+        """Whether something durable is not uploaded yet."""
         return self.cloud.uploaded_end < self.log.durable_end
 
     def hurry(self) -> None:
-        """Ship what is durable now."""
+        """Make the topic due now."""
         with self._done:
             self._wanted_end = max(self._wanted_end, self.log.durable_end)
         self._schedule(self, monotonic())
 
     def cancel(self) -> None:
-        """Break off the upload that is under way, if there is one."""
+        """Cancel the running upload, if there is one."""
         self._cancelled.set()
 
     @property
@@ -151,7 +156,7 @@ class TopicUploads:
         return self._cancelled.is_set() or self.log.state is LogState.CLOSED
 
     def _committed(self) -> None:
-        """By the thread that commits, for every commit: it has to be quick."""
+        """Note a commit. The committing thread calls it for every commit, so it is quick."""
         snapshot = self.log.snapshot
         if snapshot.active.header.number != self._segment or snapshot.active_position >= self._full_position:
             self._segment, self._full_position = snapshot.active.header.number, _NEVER
@@ -162,15 +167,15 @@ class TopicUploads:
             self._schedule(self, monotonic() + self._interval_seconds)
 
     def _look_on(self, now: float, *, found_nothing: bool = False) -> None:
-        """After a cycle that went well: go on soon if there is a reason to, else when the interval is over.
+        """Schedule the next cycle after a successful one: soon if there is a reason, else after the interval.
 
-        Soon is at once, unless there was nothing to ship: then the reason is new, or there is a fault, and no hurry.
+        Soon means at once, unless the cycle had nothing to upload.
         """
         head = self.cloud.registry.owned
         if head is None:
             self._schedule(self, now + _FIRST_PAUSE_SECONDS)
             return
-        self._idle = True  # before looking: a commit that comes meanwhile is not missed
+        self._idle = True  # cleared first, so that a commit in between is not missed
         snapshot = self.log.snapshot
         in_active = head.file_seq == snapshot.active.header.number
         begin = head.byte_pos if in_active else 0
@@ -188,7 +193,7 @@ class TopicUploads:
     # Doing it
 
     def run(self) -> None:
-        """One cycle, and when the next one is due."""
+        """Run one cycle, and schedule the next one."""
         if self._stopped or self.is_over:
             return
         try:
@@ -230,7 +235,7 @@ class TopicUploads:
         self._schedule(self, monotonic() + pause)
 
     def renew_reservation(self) -> None:
-        """Move it ahead if half of it is used. Raises nothing: it is tried again in a second."""
+        """Renew the reservation if half of it is used. Raises nothing: it is tried again in a second."""
         with self._reserving:
             if self._ended or self._is_stale or not self.reservation.is_used:
                 return
@@ -250,14 +255,14 @@ class TopicUploads:
         return isinstance(self._error, StaleEpochError)
 
     def use(self, record: TopicRecord) -> None:
-        """The topic's record has changed; the object store is told soon."""
+        """Use the topic's changed record, and write `topic.json` soon."""
         self.reservation.use(record)
         self._schedule(self, monotonic())
 
     def flush(self, timeout: float | None) -> int:
-        """Ship all that is durable now; the offset below which all is uploaded then.
+        """Upload all that is durable now; return the offset below which all is uploaded.
 
-        Raises what an upload fails with, or `DeadlineError` when the time is up; uploads go on nevertheless.
+        Raise what an upload fails with, or `DeadlineError` at the time-out; uploads continue nevertheless.
         """
         self.log.sync()
         target = self.log.durable_end
@@ -281,10 +286,10 @@ class TopicUploads:
         )
 
     def give_back(self) -> bool:
-        """At the end, with no offset given out any more; False where the metadata store is away.
+        """Return the unused offsets, when the log gives out no more; return False if the metadata store is away.
 
-        Raises nothing: what stays reserved does no harm. So it does where the last change of the head may still come
-        through, and where the reservation is being moved right now by somebody who waits for the metadata store.
+        Raises nothing, because offsets that stay reserved do no harm. They stay reserved if the outcome of the last
+        change is unknown, and if another thread is moving the reservation right now.
         """
         if self._is_stale or self.log.state is not LogState.OPEN or self.cloud.registry.owned is None:
             return True
@@ -342,18 +347,13 @@ class TopicUploads:
         return UnavailableError(f"the upload failed: {error!r}", operation="upload", place=str(self.cloud.topic))
 
 
-# --------------------
-# Uploads of all topics: a few threads take the topics that are due, the one that is due for longest first.
-#
-# A cycle makes one object; a topic with more to ship is due again at once, behind the others that are. A topic whose
-# upload fails is tried again later, and later, and holds nobody up. One more thread keeps offsets reserved, whatever
-# the object store is doing.
+# Uploads of all topics
 
 
 _RESERVATION_SECONDS = 1.0
 _MAX_OPENING_PAUSE_SECONDS = 60.0
 _GIVING_BACK_SHARE = 0.2
-"""Of the time for stopping: uploads do not take it."""
+"""The share of the stopping time that is kept for returning reservations."""
 _GIVING_BACK_THREADS = 8
 
 
@@ -361,11 +361,11 @@ class Uploading:
     def __init__(self, settings: UploaderSettings) -> None:
         self.settings = settings
         self._changed = threading.Condition()
-        """Guards all below; told when something is due earlier, or done."""
+        """Guards all below; notified when something is due earlier, or done."""
         self._topics: dict[str, TopicUploads] = {}
         self._due: dict[str, float] = {}
         self._queue: list[tuple[float, int, str]] = []
-        """A heap; what does not agree with `_due` is out of date."""
+        """A heap; entries that differ from `_due` are out of date."""
         self._order = count()
         self._busy: set[str] = set()
         self._closing = threading.Event()
@@ -374,7 +374,7 @@ class Uploading:
         self._keepers: list[threading.Thread] = []
 
     def start(self, open_logs: Callable[[], Iterable[Callable[[], Log]]] = lambda: ()) -> None:
-        """`open_logs` gives functions that open the topics' logs: what an earlier run has left there is shipped too."""
+        """Start the threads. `open_logs` returns functions that open the topics' logs, to upload what is left there."""
         self._workers = [
             threading.Thread(target=self._upload, name=f"upload-{number}", daemon=True)
             for number in range(self.settings.threads)
@@ -387,7 +387,7 @@ class Uploading:
             thread.start()
 
     def add(self, uploads: TopicUploads) -> None:
-        """A topic was claimed."""
+        """Add a topic that was claimed."""
         with self._changed:
             self._topics[uploads.cloud.stream_id] = uploads
         uploads.begin()
@@ -396,7 +396,7 @@ class Uploading:
         return self._topics.get(stream_id)
 
     def remove(self, stream_id: str) -> None:
-        """A topic is deleted: break its upload off, and return when nothing of it is under way any more."""
+        """Cancel the upload of a deleted topic, and return when nothing of it runs any more."""
         with self._changed:
             uploads = self._topics.pop(stream_id, None)
             self._due.pop(stream_id, None)
@@ -407,7 +407,7 @@ class Uploading:
                 self._changed.wait_for(lambda: stream_id not in self._busy)
 
     def schedule(self, uploads: TopicUploads, at: float) -> None:
-        """Let a topic be due at a time, unless it is earlier."""
+        """Make a topic due at a time, unless it is due earlier."""
         stream_id = uploads.cloud.stream_id
         with self._changed:
             if stream_id not in self._topics or at >= self._due.get(stream_id, at + 1.0):
@@ -417,10 +417,10 @@ class Uploading:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ship what is left, and give back the offsets that no message has got, both for a bounded time.
+        """Upload the rest, and return the offsets that no message has, both for a bounded time.
 
-        Nothing is published any more when it returns: a message could get an offset that is not reserved. Threads that
-        wait for a store that is away are left behind; what they do can be cut short anywhere.
+        Nothing may be published afterwards: a message could get an offset that is not reserved. Threads that wait for
+        an unreachable store are abandoned; their work may be interrupted anywhere.
         """
         self._closing.set()
         seconds = self.settings.shutdown_timeout_seconds
@@ -433,7 +433,7 @@ class Uploading:
             if uploads.is_behind:
                 uploads.hurry()
         for uploads in topics:
-            with contextlib.suppress(IcestreamError):  # it was told when it happened
+            with contextlib.suppress(IcestreamError):  # it was logged when it happened
                 uploads.flush(max(0.0, upload_deadline - monotonic()))
         self._stopping.set()
         for uploads in topics:
@@ -445,7 +445,7 @@ class Uploading:
         _join(self._workers, deadline)
 
     def _give_back(self, topics: list[TopicUploads], deadline: float) -> None:
-        """Several at a time, and none any more once the metadata store turns out to be away."""
+        """Return reservations in parallel; stop once the metadata store fails."""
         left = deque(topics)
 
         def give_back() -> None:
@@ -473,7 +473,7 @@ class Uploading:
                 self._let_go(stream_id)
 
     def _take(self) -> TopicUploads | None:
-        """Wait for a topic that is due and that nobody is busy with; None at the end."""
+        """Wait for a due topic that no other thread works on; return None at the end."""
         with self._changed:
             while not self._stopping.is_set():
                 now = monotonic()
@@ -487,7 +487,7 @@ class Uploading:
         return None
 
     def _let_go(self, stream_id: str) -> None:
-        """It may be due again by now, and whoever came for it while it was busy has passed it over."""
+        """Release a topic; wake a thread, because it may be due again and was skipped while it was busy."""
         with self._changed:
             self._busy.discard(stream_id)
             if (at := self._due.get(stream_id)) is not None:
@@ -505,7 +505,7 @@ class Uploading:
                     _log.exception("offset_reservation_failed", topic=str(uploads.cloud.topic))
 
     def _open(self, open_logs: Callable[[], Iterable[Callable[[], Log]]]) -> None:
-        """Open every topic's log; those that cannot be opened right now are tried again."""
+        """Open every topic's log; retry those that cannot be opened."""
         pause, left = 1.0, list(open_logs())
         while left:
             again = []
