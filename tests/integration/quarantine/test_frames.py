@@ -236,7 +236,7 @@ def test_verify_tells_it_from_damage_and_figures_count_it(site: Pipelines, runni
     assert (finding.kind, finding.first_offset, finding.last_offset) == ("damaged", 2, 4)
     file.unlink()
     (finding,) = verify_topic(topic, BrokerLogs(site.client).view, site.tables).findings
-    assert "gone" in finding.text
+    assert "missing" in finding.text
 
 
 def test_readers_of_the_table_pass_over_it(site: Pipelines, running: Broker) -> None:
