@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import TopicName
 from icestream.table.catalogs import reporting
+from icestream.table.planning import planned
 from icestream.table.tables import Tables
 from icestream.table.topic_table import TopicTable
 
@@ -102,20 +103,16 @@ def _read(topic_table: TopicTable) -> TableContents:
     )
 
 
-def _file(file: DataFile, number: int) -> StoredFile:
+def _file(file: DataFile, offset_id: int) -> StoredFile:
+    offsets = planned(file, offset_id)
     return StoredFile(
         path=file.file_path,
         partition=(file.spec_id, *(file.partition[index] for index in range(len(file.partition)))),
         nbytes=file.file_size_in_bytes,
         rows=file.record_count,
-        first_offset=_bound(file.lower_bounds, number),
-        last_offset=_bound(file.upper_bounds, number),
+        first_offset=offsets.first_offset,
+        last_offset=offsets.known_last_offset,
     )
-
-
-def _bound(bounds: dict[int, bytes] | None, number: int) -> int:
-    found = (bounds or {}).get(number)
-    return -1 if found is None else int.from_bytes(found, "little", signed=True)
 
 
 def _snapshots(table: Table) -> Iterator[StoredSnapshot]:

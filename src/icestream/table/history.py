@@ -19,7 +19,7 @@ from icestream.model.filters import Compare, Field, Filter, Instant
 from icestream.model.messages import EnvelopeNames
 from icestream.table.catalogs import reporting
 from icestream.table.ledger import COMMITTED_OFFSET
-from icestream.table.planning import NO_END, FilePlan, planned
+from icestream.table.planning import FilePlan, planned
 from icestream.table.scan import ReadLimits
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _held(table: "TopicTable", snapshot: Snapshot, *, only_added: bool = False) 
             is_added = entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == added_by
             if entry.data_file.content is DataFileContent.DATA and (is_added or not only_added):
                 file = planned(entry.data_file, table.offset_id)
-                last = -1 if file.last_offset == NO_END else file.last_offset
                 number = added_by if entry.snapshot_id is None else entry.snapshot_id
+                last = file.known_last_offset
                 found.append(AddedFile(file.path, number, file.first_offset, last, file.rows, file.nbytes))
     return sorted(found, key=lambda file: (file.first_offset, file.path))
 

@@ -63,6 +63,11 @@ class PlannedFile(NamedTuple):
     nbytes: int
     has_deletes: bool = False
 
+    @property
+    def known_last_offset(self) -> int:
+        """The last offset; -1 if the manifests do not say."""
+        return -1 if self.last_offset == NO_END else self.last_offset
+
 
 class ManifestOffsets(NamedTuple):
     """The offsets of a manifest's files."""
@@ -162,6 +167,7 @@ def live_files(manifest: ManifestFile) -> int | None:
 
 
 def planned(file: DataFile, offset_id: int) -> PlannedFile:
+    """Return what a plan holds of a data file."""
     first = offset_bound(file.lower_bounds, offset_id)
     last = offset_bound(file.upper_bounds, offset_id)
     return PlannedFile(
