@@ -1,10 +1,11 @@
-"""What several kinds of integration tests share: Spark SQL, and topics with tables."""
+"""What several kinds of integration tests share: Spark SQL, topics with tables, and a storage."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.reading import Stage
 from tests.servers import require
 from tests.topics import Topics
 
@@ -36,3 +37,11 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     environ = {"ICESTREAM_CATALOG__NAME": f"c{uuid4().hex[:12]}"}
     with BrokerProcess(data_dir, environ=environ) as broker, Topics(broker, environ) as topics:
         yield topics
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A storage with a topic and its table, without a broker."""
+    opened = Stage(tmp_path)
+    yield opened
+    opened.close()

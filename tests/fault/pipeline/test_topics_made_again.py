@@ -1,4 +1,4 @@
-"""Topics that are deleted and made again while a pipeline works on them: the new table holds nothing of the old."""
+"""Topics that are deleted and created again while a pipeline works on them: the new table holds nothing of the old."""
 
 import os
 import random

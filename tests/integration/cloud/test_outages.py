@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from icestream.storage import IcebergStorage
 from icestream.storage.cloud import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
 from icestream.storage.cloud.uploads import TopicUploads, Uploading
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(tmp_path, monkeypatch)
 
 
 class Hanging:

@@ -1,8 +1,7 @@
 """The pipeline writes tables from cloud objects where the broker cannot serve the messages."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from time import monotonic, sleep
 
 import pyarrow as pa
@@ -19,14 +18,6 @@ from icestream.pipeline.tasks import Written, pack_parcel
 PATIENCE = 60.0
 TOPIC = "default/events"
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    made.broker.start()
-    yield made
-    made.close()
 
 
 def payloads(first: int, count: int) -> list[bytes]:

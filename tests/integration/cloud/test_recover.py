@@ -2,8 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.cloud.brokers import Site
@@ -13,14 +11,6 @@ from icestream.model.errors import InvalidRequestError, LogLostError
 
 TOPIC = "default/events"
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    made.broker.start()
-    yield made
-    made.close()
 
 
 def payloads(first: int, count: int) -> list[bytes]:

@@ -19,11 +19,6 @@ from icestream.storage.cloud.reservation import STEP
 from icestream_servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(tmp_path, monkeypatch)
-
-
 def test_a_sealed_segment_is_uploaded_at_once_and_the_rest_with_it(stage: Stage) -> None:
     with stage.open() as storage:
         topic = storage.topics.create("default/events")

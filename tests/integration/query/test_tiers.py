@@ -2,7 +2,6 @@
 
 import os
 import random
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,6 @@ def answer(engine: QueryEngine, sql: str, *, fresh: bool = True) -> list[tuple[A
     with engine.run(sql, fresh=fresh) as query:
         table = pa.Table.from_batches(query.batches(), query.schema)
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    opened = Stage(tmp_path)
-    yield opened
-    opened.close()
 
 
 def spread(stage: Stage, count: int = 60) -> list[bytes]:

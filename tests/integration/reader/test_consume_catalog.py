@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from icestream.model.errors import CatalogUnavailableError, TopicNotFoundError
 from icestream.model.offsets import StartPosition
 from icestream.storage import IcebergStorage
 from icestream.table import Tables
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    opened = Stage(tmp_path)
-    yield opened
-    opened.close()
 
 
 def run(path: Path, *arguments: str) -> Result:
@@ -109,7 +101,7 @@ def test_a_topic_that_was_made_again_ends_its_readers(stage: Stage) -> None:
         stage.storage.topics.create(TOPIC)
         stage.publish([b"other"])
         stage.commit()
-        with pytest.raises(TopicNotFoundError, match="deleted and made again"):
+        with pytest.raises(TopicNotFoundError, match="deleted and created again"):
             reader.wait(60)
         reader.close()
 
