@@ -45,27 +45,27 @@ class BufferedBatch:
         self.offsets: Offsets = batch.column(OFFSET).to_numpy()
         self.nbytes: int = batch.nbytes
         self.low = int(self.offsets[0])
-        """Nothing before it waits to be delivered, or it is read again."""
+        """No offset below it is ready in this batch."""
 
     @property
     def end(self) -> int:
         return int(self.offsets[-1]) + 1
 
     def index_of(self, offset: int) -> int | None:
-        place = int(np.searchsorted(self.offsets, offset))
-        return place if place < len(self.offsets) and self.offsets[place] == offset else None
+        row = int(np.searchsorted(self.offsets, offset))
+        return row if row < len(self.offsets) and self.offsets[row] == offset else None
 
 
 @dataclass
 class ReadJob:
-    """One read, for the thread that does it."""
+    """One read, owned by the thread that does it."""
 
     source: SubscriptionSource
     where: Filter | None
     offset: int
     reader: SourceReader | None
     advances: bool
-    """It goes on where the cursor has read to; otherwise it reads again."""
+    """Whether it reads on from the cursor's end; otherwise it reads messages again."""
     max_bytes: int
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
@@ -92,13 +92,13 @@ class Cursor:
         self.source = source
         self.window = Window(progress.floor)
         self._known = progress
-        """What of the offsets that are not in the window yet is done, or comes again."""
+        """For the offsets after the window: what is acknowledged, and what comes again."""
         self._where = where
         self._by_key = by_key
         self._limits = limits
         self._schema = source.stream_schema
         self._readers: dict[bool, SourceReader] = {}
-        """The one that goes on, and the one that reads again; out while a job has it."""
+        """The reader that reads on (True), and the one that reads again (False); absent while a job has it."""
         self._buffer: list[BufferedBatch] = []
         self._times: deque[tuple[int, int]] = deque()
         self._read_rows = 0
@@ -120,13 +120,13 @@ class Cursor:
         return self.window.end < self.limit and self.source.durable_end > self.window.end
 
     def use_schema(self, schema: pa.Schema) -> None:
-        """The topic's schema has changed: from now on read with it."""
+        """Read with this schema of the topic from now on."""
         if not schema.equals(self._schema):
             self._schema = schema
             self._drop()
 
     def job(self, again_from: int | None) -> ReadJob:
-        """A read of what follows, or of a message that is not at hand."""
+        """Return a read of what follows, or of a message that is not buffered."""
         advances = again_from is None
         offset = self.window.end if again_from is None else again_from
         if advances:
@@ -138,7 +138,7 @@ class Cursor:
         return ReadJob(self.source, self._where, offset, reader, advances, self._limits.read_bytes)
 
     def _skip(self, offset: int) -> int:
-        """Pass over a long stretch that is known to be acknowledged, without reading it."""
+        """Skip a long range that is known to be acknowledged, without reading it."""
         ahead = clipped(self._known.acknowledged, offset, self.source.durable_end)
         if not len(ahead) or ahead[0, 0] > offset or ahead[0, 1] - offset < _SKIP_MESSAGES:
             return offset
@@ -151,7 +151,7 @@ class Cursor:
         return self.window.end
 
     def finish(self, job: ReadJob) -> list[BufferedBatch]:
-        """Take in what a job has read; the pieces in which something waits to be delivered."""
+        """Take in what a job has read; return the batches in which something is ready."""
         assert job.reader is not None
         end = job.reader.offset
         if job.reader.schema.equals(self._schema):
@@ -160,37 +160,37 @@ class Cursor:
             job.close()
         if job.advances and (again := self._readers.pop(False, None)) is not None:
             again.close()
-        pieces = [BufferedBatch(batch) for batch in job.batches]
-        self._read_rows += sum(len(piece.offsets) for piece in pieces)
-        self._read_bytes += sum(piece.nbytes for piece in pieces)
+        found = [BufferedBatch(batch) for batch in job.batches]
+        self._read_rows += sum(len(buffered.offsets) for buffered in found)
+        self._read_bytes += sum(buffered.nbytes for buffered in found)
         if job.advances:
-            self._admit(pieces, end)
+            self._admit(found, end)
         else:
-            self._pass_over_missing(pieces, job.offset, min(end, self.window.end))
-        waiting = [piece for piece in pieces if self._waits(piece)]
+            self._pass_over_missing(found, job.offset, min(end, self.window.end))
+        waiting = [buffered for buffered in found if self._waits(buffered)]
         self._buffer += waiting
         self._forget(len(self._buffer) - len(waiting))
         return waiting
 
     def _forget(self, older: int) -> None:
-        """Let pieces go that are beyond the buffer: older ones first, then what follows the one that was asked for."""
-        excess = sum(piece.nbytes for piece in self._buffer) - self._limits.max_buffer_bytes
+        """Drop batches that exceed the buffer: older ones first, then the last ones of this read."""
+        excess = sum(buffered.nbytes for buffered in self._buffer) - self._limits.max_buffer_bytes
         while excess > 0 and len(self._buffer) > 1:
             excess -= self._buffer.pop(0 if older > 0 else -1).nbytes
             older -= 1
 
-    def _waits(self, piece: BufferedBatch) -> bool:
-        first = self.window.first_ready(piece.low, piece.end)
-        piece.low = piece.end if first is None else first
+    def _waits(self, buffered: BufferedBatch) -> bool:
+        first = self.window.first_ready(buffered.low, buffered.end)
+        buffered.low = buffered.end if first is None else first
         return first is not None
 
-    def _admit(self, pieces: list[BufferedBatch], end: int) -> None:
+    def _admit(self, found: list[BufferedBatch], end: int) -> None:
         window, start = self.window, self.window.end
         window.extend(end)
-        for piece in pieces:
-            self._note_time(piece)
-            slots = slots_of(piece.batch, piece.offsets) if self._by_key else None
-            window.put_ready(window.rows(piece.offsets), slots)
+        for buffered in found:
+            self._note_time(buffered)
+            slots = slots_of(buffered.batch, buffered.offsets) if self._by_key else None
+            window.put_ready(window.rows(buffered.offsets), slots)
         if len(done := clipped(self._known.acknowledged, start, end)):
             window.put_acknowledged(window.rows(expanded(done)))
         for first, last, redeliveries, failures, due_ms in self._known.pending.tolist():
@@ -209,9 +209,9 @@ class Cursor:
         self._has_restored, self._restored_due_ms = False, None
         return found
 
-    def _note_time(self, piece: BufferedBatch) -> None:
-        """Remember when some messages were published: enough to tell about how old the floor is."""
-        self._times.append((int(piece.offsets[0]), piece.batch.column(PUBLISH_TIME)[0].value))
+    def _note_time(self, buffered: BufferedBatch) -> None:
+        """Note when a batch was published, to estimate the age of the floor."""
+        self._times.append((int(buffered.offsets[0]), buffered.batch.column(PUBLISH_TIME)[0].value))
         while len(self._times) > 1 and (self._times[1][0] <= self.window.floor or len(self._times) > _MAX_TIMES):
             self._times.popleft()
 
@@ -220,7 +220,7 @@ class Cursor:
         return self._read_bytes / self._read_rows if self._read_rows else None
 
     def floor_time_us(self) -> int | None:
-        """About when the message at the floor was published, if it was read lately."""
+        """Return about when the message at the floor was published; None if that is not known."""
         found = None
         for offset, time_us in self._times:
             if offset > self.window.floor:
@@ -228,9 +228,9 @@ class Cursor:
             found = time_us
         return found
 
-    def _pass_over_missing(self, pieces: list[BufferedBatch], start: int, end: int) -> None:
-        """Messages that were there and are not any more, given up by a repair, cannot be delivered."""
-        offsets = np.concatenate([piece.offsets for piece in pieces]) if pieces else np.empty(0, np.int64)
+    def _pass_over_missing(self, found: list[BufferedBatch], start: int, end: int) -> None:
+        """Acknowledge messages that a repair gave up since they were read first: they cannot be delivered."""
+        offsets = np.concatenate([buffered.offsets for buffered in found]) if found else np.empty(0, np.int64)
         if len(offsets) and offsets[0] <= start and offsets[-1] - offsets[0] + 1 == len(offsets):
             return
         wanted = np.arange(max(start, self.window.floor), end)
@@ -241,43 +241,43 @@ class Cursor:
     # Delivering
 
     def buffered(self, offset: int) -> tuple[BufferedBatch, int] | None:
-        """The piece that has a message, and its row in it."""
-        for piece in self._buffer:
-            place = piece.index_of(offset)
-            if place is not None:
-                return piece, place
+        """Return the buffered batch that has a message, and its row there."""
+        for buffered in self._buffer:
+            row = buffered.index_of(offset)
+            if row is not None:
+                return buffered, row
         return None
 
     @property
     def buffered_rows(self) -> int:
-        """Messages of the pieces in which something waits."""
-        return sum(len(piece.offsets) for piece in self._buffer)
+        """How many messages the buffered batches have."""
+        return sum(len(buffered.offsets) for buffered in self._buffer)
 
     def cut(
-        self, piece: BufferedBatch, place: int, allowed: Mask | None, max_messages: int, max_bytes: int
+        self, buffered: BufferedBatch, row: int, allowed: Mask | None, max_messages: int, max_bytes: int
     ) -> tuple[pa.RecordBatch, Rows, int]:
-        """The messages of a piece from a row on that may be delivered, at least one, and their bytes."""
-        high = int(np.searchsorted(piece.offsets, min(self.limit, self.window.end)))
-        high = min(high, place + max(4 * max_messages, _LOOK_AHEAD))
-        rows = self.window.rows(piece.offsets[place:high])
+        """Return the messages of a batch from a row on that may be delivered, at least one; their rows and bytes."""
+        high = int(np.searchsorted(buffered.offsets, min(self.limit, self.window.end)))
+        high = min(high, row + max(4 * max_messages, _LOOK_AHEAD))
+        rows = self.window.rows(buffered.offsets[row:high])
         chosen = np.flatnonzero(self.window.ready(rows, allowed))[:max_messages]
-        if len(chosen) == len(piece.offsets) and piece.nbytes <= max_bytes:
-            return piece.batch, rows[chosen], piece.nbytes
-        batch = _select(piece.batch, chosen + place)
+        if len(chosen) == len(buffered.offsets) and buffered.nbytes <= max_bytes:
+            return buffered.batch, rows[chosen], buffered.nbytes
+        batch = _select(buffered.batch, chosen + row)
         while (nbytes := batch.nbytes) > max_bytes and len(chosen) > 1:
             count = max(1, min(len(chosen) - 1, len(chosen) * max_bytes // nbytes))
             chosen, batch = chosen[:count], batch.slice(0, count)
         return batch, rows[chosen], nbytes
 
-    def delivered_from(self, piece: BufferedBatch) -> None:
-        """Let a piece go in which nothing waits any more."""
-        if not self._waits(piece):
-            self._buffer.remove(piece)
+    def delivered_from(self, buffered: BufferedBatch) -> None:
+        """Drop a batch in which nothing is ready any more."""
+        if not self._waits(buffered):
+            self._buffer.remove(buffered)
 
     # Acknowledging and ending
 
     def acknowledge_ahead(self, ranges: Ranges) -> None:
-        """Count messages as done that were not read yet: what follows at once, and what lies within the limit."""
+        """Acknowledge messages that were not read yet, as far as they are within the limit."""
         ahead = clipped(ranges, self.window.end, MAX_OFFSET)
         near = ahead[(ahead[:, 0] < self.limit)]
         acknowledged = merged(np.concatenate((self._known.acknowledged, near)))
@@ -300,15 +300,15 @@ class Cursor:
         self._drop()
 
 
-def _select(batch: pa.RecordBatch, places: Rows) -> pa.RecordBatch:
-    first, count = int(places[0]), len(places)
-    if int(places[-1]) - first + 1 == count:
+def _select(batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+    first, count = int(rows[0]), len(rows)
+    if int(rows[-1]) - first + 1 == count:
         return batch.slice(first, count)
-    return batch.take(pa.array(places))
+    return batch.take(pa.array(rows))
 
 
 def delivery_schema(stream_schema: pa.Schema) -> pa.Schema:
-    """What consumers get: the topic's columns, and how often a message was delivered before."""
+    """Return the schema of deliveries: the topic's columns, and how often a message was delivered before."""
     own = stream_schema.field(OFFSET).name.startswith("_")
     name = "_redelivery_count" if own else "redelivery_count"
     return stream_schema.append(pa.field(name, pa.int32(), nullable=False))

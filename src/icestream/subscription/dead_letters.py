@@ -1,7 +1,7 @@
-"""Messages that came too often go to another topic, and count as acknowledged once they are durable there.
+"""Dead letters: messages that failed too often go to another topic, and are acknowledged once they are durable there.
 
-A thread of its own does it, started with the first such message: neither consumers nor timers wait for it. A message
-can be there twice, when the broker is killed between the two steps; never not at all.
+A separate thread does that, started with the first such message: neither consumers nor timers wait for it. If the
+broker is killed in between, a message can be in the dead-letter topic twice. It is never lost.
 """
 
 import threading
@@ -70,7 +70,7 @@ class DeadLetters:
         self._background = background
         self._changed = threading.Condition()
         self._waiting: dict[DeadLetterOrigin, float] = {}
-        """And when to try."""
+        """With the time of the next try."""
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -90,9 +90,9 @@ class DeadLetters:
             self._thread.join()
 
     def tick(self) -> None:
-        """Do all that can be done now."""
+        """Store all dead letters that can be stored now."""
         while (subscription := self._take()) is not None:
-            self._bury(subscription)
+            self._store_all(subscription)
 
     def _take(self) -> DeadLetterOrigin | None:
         with self._changed:
@@ -112,7 +112,7 @@ class DeadLetters:
                 earliest = min(self._waiting.values(), default=None)
                 self._changed.wait(None if earliest is None else max(0.0, earliest - monotonic()))
 
-    def _bury(self, subscription: DeadLetterOrigin) -> None:
+    def _store_all(self, subscription: DeadLetterOrigin) -> None:
         try:
             while len(offsets := subscription.dead_offsets()) and not self._stopping:
                 self._move(subscription, offsets)
@@ -122,7 +122,7 @@ class DeadLetters:
                 self._waiting[subscription] = monotonic() + _RETRY_SECONDS
 
     def _move(self, subscription: DeadLetterOrigin, offsets: Offsets) -> None:
-        """Read the first of these messages, store them, count them as acknowledged."""
+        """Read the first of these messages, store them, acknowledge them."""
         topic = subscription.options.dead_letters_of(subscription.topic, subscription.name)
         first = int(offsets[0])
         reader = subscription.source.reader(first)
@@ -134,20 +134,20 @@ class DeadLetters:
         found = offsets[offsets < end]
         moved = 0
         for batch in batches:
-            places = np.flatnonzero(np.isin(batch.column(OFFSET).to_numpy(), found, assume_unique=True))
-            if len(places) and topic is not None:
-                counts = subscription.redelivery_counts(batch.column(OFFSET).to_numpy()[places])
-                rows = batch.take(pa.array(places))
+            rows_found = np.flatnonzero(np.isin(batch.column(OFFSET).to_numpy(), found, assume_unique=True))
+            if len(rows_found) and topic is not None:
+                counts = subscription.redelivery_counts(batch.column(OFFSET).to_numpy()[rows_found])
+                rows = batch.take(pa.array(rows_found))
                 self._publish(
                     topic, subscription.topic, dead_letter_batch(rows, subscription.topic, subscription.name, counts)
                 )
-                moved += len(places)
+                moved += len(rows_found)
         done = ranges_where(np.isin(np.arange(first, end), found), first)
         subscription.dead_letters_stored(as_ranges(done.tolist(), operation="dead letters"), moved)
 
 
 def dead_letter_batch(rows: pa.RecordBatch, topic: TopicName, subscription: str, counts: Offsets) -> pa.RecordBatch:
-    """Messages as they are published again: without the envelope, with their origin."""
+    """Return messages as they are published again: without the envelope, with their origin."""
     count = rows.num_rows
     origin = [
         pa.array([str(topic)] * count, pa.string()),
@@ -166,10 +166,10 @@ def dead_letter_batch(rows: pa.RecordBatch, topic: TopicName, subscription: str,
         )
     names = [f"icestream.{field.name}" for field in ORIGIN_COLUMNS]
     texts = zip(*(column.cast(pa.string()).to_pylist() for column in origin), strict=True)
-    place = body.schema.get_field_index(ATTRIBUTES)
+    index = body.schema.get_field_index(ATTRIBUTES)
     attributes = [
         [*(pair for pair in (before or []) if pair[0] not in names), *zip(names, values, strict=True)]
-        for before, values in zip(body.column(place).to_pylist(), texts, strict=True)
+        for before, values in zip(body.column(index).to_pylist(), texts, strict=True)
     ]
-    field = body.schema.field(place)
-    return body.set_column(place, field, pa.array(attributes, field.type))
+    field = body.schema.field(index)
+    return body.set_column(index, field, pa.array(attributes, field.type))

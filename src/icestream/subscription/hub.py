@@ -1,8 +1,8 @@
 """The one thread that wakes consumers: when messages arrive, and when something is due.
 
-A log that moved just leaves a note, so that whoever publishes never waits for consumers. The more subscriptions a topic
-has, the longer each of them pauses between two reads at its end: each then gets a few more messages at a time, instead
-of all of them waking for every single one and keeping each other, and those who publish, from running.
+A log that moved only leaves a note, so that publishers never wait for consumers. The more subscriptions a topic has,
+the longer each of them pauses between two reads at its end. Each gets a few more messages at a time then, instead of
+all of them waking for every message and keeping each other, and the publishers, from running.
 """
 
 import heapq
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 _FEW = 8
 _PAUSE_SECONDS_EACH = 0.001
 _KEPT_STALE = 64
-"""Entries of the heap that were put forward since."""
+"""How many outdated entries the heap may have."""
 
 
 class Wakeable(Protocol):
@@ -36,7 +36,7 @@ class Wakeable(Protocol):
     def data_arrived(self) -> None: ...
 
     def on_time(self, now_ms: int) -> int | None:
-        """Do what is due; when to call again, in milliseconds since 1970."""
+        """Do what is due; return when to call again, in milliseconds since 1970."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Hub:
     # Messages
 
     def watch(self, source: SubscriptionSource) -> None:
-        """Listen to a topic, once more."""
+        """Listen to a topic, for one more subscription."""
         name, listeners = source.name, source.listeners
 
         def moved() -> None:
@@ -103,18 +103,18 @@ class Hub:
                 listeners.discard(known.moved)
 
     def expect(self, waiting: Wakeable) -> None:
-        """It is to be woken by the next message of its topic. Look once more for messages after this call."""
+        """Have the next message of the topic wake a subscription. The caller checks for messages once more after it."""
         with self._changed:
             self._waiting.setdefault(waiting.topic, set()).add(waiting)
 
     def pause_seconds(self, topic: TopicName) -> float:
-        """How long a subscription at the end of its topic lets messages collect."""
+        """Return how long a subscription at the end of its topic lets messages collect."""
         watched = self._watched.get(topic)
         others = watched.count - _FEW if watched is not None else 0
         return min(max(0, others) * _PAUSE_SECONDS_EACH, self._max_delay_seconds)
 
     def forget(self, waiting: Wakeable) -> None:
-        """It has ended."""
+        """Forget a subscription that has ended."""
         with self._changed:
             self._planned.pop(waiting, None)
             expecting = self._waiting.get(waiting.topic)
@@ -126,7 +126,7 @@ class Hub:
     # Time
 
     def schedule(self, waiting: Wakeable, due_ms: int) -> None:
-        """It has something to do then, or earlier than it thought."""
+        """Call a subscription at a time, unless it is called earlier."""
         with self._changed:
             planned = self._planned.get(waiting)
             if planned is not None and planned <= due_ms:
@@ -148,7 +148,7 @@ class Hub:
                     return
                 due_ms, _, waiting = heapq.heappop(self._due)
                 if self._planned.get(waiting) != due_ms:
-                    continue  # it was put forward
+                    continue  # outdated: it was called earlier
                 del self._planned[waiting]
             following = waiting.on_time(now_ms)
             if following is not None:

@@ -1,4 +1,4 @@
-"""Which slot a message's key falls into: the same key always into the same one, whole columns at a time.
+"""Key slots: the same key always falls into the same slot. Whole columns are hashed at a time.
 
 A message without a key has no order to keep: it falls into a slot by its offset, so that such messages are spread
 evenly over the consumers.
@@ -55,15 +55,15 @@ def _hashes(keys: pa.Array) -> _Hashes:
         if not (pa.types.is_binary(keys.type) or pa.types.is_string(keys.type)):
             keys = keys.cast(pa.string())
         keys = keys.cast(pa.large_binary())
-    _, places, data = keys.buffers()
-    bounds = np.frombuffer(places, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    _, ends, data = keys.buffers()
+    bounds = np.frombuffer(ends, np.int64)[keys.offset : keys.offset + len(keys) + 1]
     first, last = int(bounds[0]), int(bounds[-1])
     lengths = np.diff(bounds)
     text = np.frombuffer(data, np.uint8)[first:last] if data is not None and last > first else np.empty(0, np.uint8)
-    # Each byte times a weight of its place in the key, summed up; the sums wrap around, and differences stay right.
-    place = (np.arange(last - first) - np.repeat(bounds[:-1] - first, lengths)) % len(_WEIGHTS)
+    # The sum of each byte times a weight of its index in the key. Sums wrap around; their differences stay right.
+    index = (np.arange(last - first) - np.repeat(bounds[:-1] - first, lengths)) % len(_WEIGHTS)
     sums = np.concatenate(
-        (np.zeros(1, np.uint64), np.cumsum((text.astype(np.uint64) + np.uint64(1)) * _WEIGHTS[place]))
+        (np.zeros(1, np.uint64), np.cumsum((text.astype(np.uint64) + np.uint64(1)) * _WEIGHTS[index]))
     )
     return _mixed(sums[bounds[1:] - first] - sums[bounds[:-1] - first] + lengths.astype(np.uint64))
 

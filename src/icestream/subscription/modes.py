@@ -12,14 +12,14 @@ from icestream.subscription.window import Mask
 
 
 class Mode:
-    """Every consumer may have every message, unless a type says otherwise."""
+    """The default: every consumer may get every message."""
 
     by_key = False
     """Whether messages are divided by their key's slot."""
 
     def __init__(self) -> None:
         self.consumers: list[int] = []
-        """In the order in which they came."""
+        """In the order in which they connected."""
 
     def admits_one_more(self) -> bool:
         return True
@@ -28,29 +28,29 @@ class Mode:
         self.consumers.append(consumer)
 
     def left(self, consumer: int) -> None:
-        """Called when nothing that was delivered to it is open any more."""
+        """Remove a consumer that holds no message any more."""
         self.consumers.remove(consumer)
 
     def is_active(self, consumer: int) -> bool:
         return consumer in self.consumers
 
     def allowed(self, consumer: int) -> Mask | None:
-        """The slots whose messages it may have now; None stands for all."""
+        """Return the slots whose messages a consumer may get now; None stands for all."""
         del consumer
         return None
 
     def share(self, available: int) -> int:
-        """Most messages of those at hand that one consumer takes before it is another's turn."""
+        """Return how many of the buffered messages one consumer may take at once."""
         return available
 
     def delivered(self, slots: Slots) -> None:
-        """These slots' messages, one entry each, are with their consumers."""
+        """Count messages as delivered; one slot for each."""
 
     def forget_deliveries(self) -> None:
-        """Nothing that was delivered counts any more."""
+        """Forget all deliveries: the subscription goes on from another position."""
 
     def settled(self, slots: Slots) -> bool:
-        """They are not any more. True when that has given somebody new slots."""
+        """Count messages as no longer delivered; return whether a slot got another owner by that."""
         del slots
         return False
 
@@ -72,9 +72,9 @@ class KeySharedMode(Mode):
         super().__init__()
         self._owner: npt.NDArray[np.int32] = np.full(SLOTS, _NOBODY, np.int32)
         self._next: npt.NDArray[np.int32] = np.full(SLOTS, _NOBODY, np.int32)
-        """Who is to have the slot."""
+        """The consumer that gets the slot once its owner holds none of its messages."""
         self._held: npt.NDArray[np.int64] = np.zeros(SLOTS, np.int64)
-        """Messages of the slot that are with its owner."""
+        """How many messages of the slot its owner holds."""
 
     def joined(self, consumer: int) -> None:
         super().joined(consumer)
@@ -83,7 +83,7 @@ class KeySharedMode(Mode):
         free = np.flatnonzero(self._next == _NOBODY)
         self._next[free[:wanted]] = consumer
         wanted -= min(wanted, len(free))
-        for level in (ceiling, fair):  # first what others have too much of, then the remainder's slots
+        for level in (ceiling, fair):  # first from consumers above their share, then the remainder
             for other in self.consumers[:-1]:
                 mine = np.flatnonzero(self._next == other)
                 given = mine[: min(wanted, max(0, len(mine) - level))]
@@ -107,7 +107,7 @@ class KeySharedMode(Mode):
         self._move()
 
     def _move(self) -> bool:
-        """Hand over the slots that nothing holds back."""
+        """Give slots to their next owner where the owner holds no message; return whether any moved."""
         moving = (self._owner != self._next) & ((self._held == 0) | (self._owner == _NOBODY))
         self._owner[moving] = self._next[moving]
         return bool(moving.any())

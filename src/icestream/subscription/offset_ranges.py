@@ -18,7 +18,7 @@ def no_ranges() -> Ranges:
 
 
 def as_ranges(given: Iterable[Sequence[int]], *, operation: str) -> Ranges:
-    """Ranges from outside, in any order and overlapping as they like."""
+    """Return ranges from pairs in any order, which may overlap."""
     try:
         pairs = np.array(list(given), np.int64).reshape(-1, 2)
     except (TypeError, ValueError, OverflowError) as error:
@@ -39,14 +39,14 @@ def merged(pairs: Ranges) -> Ranges:
 
 
 def clipped(ranges: Ranges, first: int, end: int) -> Ranges:
-    """What of them lies within `[first, end)`."""
+    """Return the parts of the ranges within `[first, end)`."""
     low = int(np.searchsorted(ranges[:, 1], first, side="right"))
     high = int(np.searchsorted(ranges[:, 0], end, side="left"))
     return np.clip(ranges[low:high], first, end)
 
 
 def expanded(ranges: Ranges) -> Offsets:
-    """Every offset in them."""
+    """Return every offset in the ranges."""
     if len(ranges) == 1:
         return np.arange(ranges[0, 0], ranges[0, 1])
     lengths = ranges[:, 1] - ranges[:, 0]
@@ -55,11 +55,11 @@ def expanded(ranges: Ranges) -> Offsets:
 
 
 def ranges_where(mask: npt.NDArray[np.bool_], first: int) -> Ranges:
-    """The runs of True, when the mask begins at offset `first`."""
+    """Return the runs of True in a mask that begins at offset `first`."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0])).astype(np.int8)))
     return edges.reshape(-1, 2).astype(np.int64) + first
 
 
 def total(ranges: Ranges) -> int:
-    """How many offsets are in them."""
+    """Return how many offsets are in the ranges."""
     return int((ranges[:, 1] - ranges[:, 0]).sum())

@@ -1,4 +1,4 @@
-"""What a subscription is told when it is made, and keeps."""
+"""The options of a subscription, checked against its topic."""
 
 from typing import Any, Self
 
@@ -31,7 +31,7 @@ class SubscriptionOptions(SubscriptionAttributes, frozen=True, kw_only=True):
             raise _refused("a topic cannot be its own dead-letter topic", "name another")
 
     def dead_letters_of(self, topic: TopicName, name: str) -> TopicName | None:
-        """Where messages go that were redelivered too often; None: nowhere."""
+        """Return the topic for messages that failed too often; None: there is none."""
         if self.dead_letter_topic is not None:
             return TopicName.parse(self.dead_letter_topic)
         if self.max_redeliveries is None:

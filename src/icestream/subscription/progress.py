@@ -1,7 +1,7 @@
-"""How far a subscription is: all below the floor is done, and above it what the ranges say.
+"""How far a subscription is, and its record in the metadata store.
 
-As JSON the ranges are a list of gaps and lengths from the floor on or, where there are many, a compressed bit map:
-exact in either form, and never larger than the window of offsets that they lie in.
+All below the floor is acknowledged, and above it the ranges. In JSON the ranges are a list of gaps and lengths from the
+floor on or, if there are many, a compressed bit map. Both are exact.
 """
 
 import base64
@@ -38,11 +38,11 @@ class Progress:
     pending: Pending = field(default_factory=no_pending)
     """Messages that come again: first, end, redeliveries, failures, and when they are due (ms, 0: at once).
 
-    So many ranges at most; what is beyond counts as never delivered.
+    `MAX_PENDING` ranges at most; messages beyond count as never delivered.
     """
 
     def acknowledge(self, ranges: Ranges, max_ahead: int) -> "Progress":
-        """With these done too; those that the floor does not reach count up to so many messages ahead of it."""
+        """Return the progress with these ranges acknowledged, up to `max_ahead` messages above the floor."""
         known = merged(np.concatenate((self.acknowledged, clipped(ranges, self.floor, MAX_OFFSET))))
         floor = self.floor
         if len(known) and known[0, 0] <= floor:
@@ -78,26 +78,24 @@ class Progress:
         return cls(floor, acknowledged, pending)
 
 
-# --------------------
-# A subscription as the metadata store keeps it: JSON under `keys.subscription_progress`.
-
-
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class SubscriptionRecord:
+    """A subscription in the metadata store: JSON under `keys.subscription_progress`."""
+
     topic: TopicName
     name: str
     stream_id: str
-    """A topic that was deleted and made again is another stream."""
+    """A topic that was deleted and created again is another stream."""
     options: SubscriptionOptions
     progress: Progress
     created_us: int
     redeliveries: int = 0
     dead_letters: int = 0
     writer: str = ""
-    """Who wrote it last: tells a repeated write whose answer was lost from one of somebody else."""
+    """The process that wrote it last: tells this process' own write, whose response was lost, from another's."""
 
     @property
     def key(self) -> str:

@@ -1,8 +1,8 @@
-"""Progress on its way to the metadata store: all that changed, in few transactions, at most once an interval.
+"""Writes progress to the metadata store: all that changed, in few transactions, at most once an interval.
 
-A write compares the record's revision first, so that a broker which lost a subscription to another cannot overwrite
-what the other one has written since. A store that is away delays writes, and nothing else waits for them: what was
-acknowledged meanwhile would come again if the broker were killed now, and is written when the store is back.
+A write compares the record's revision, so that a broker that lost a subscription cannot overwrite what the new one has
+written. A store that cannot be reached delays writes, and nothing else. Acknowledgements that are not written yet come
+again if the broker is killed.
 """
 
 import threading
@@ -19,7 +19,7 @@ from icestream.subscription.progress import SubscriptionRecord
 _log = structlog.get_logger(__name__)
 _MAX_OPERATIONS = 100
 _MAX_BYTES = 900_000
-"""Both well within what a store takes in one transaction."""
+"""Both within the limits of a transaction."""
 _MAX_PAUSE_SECONDS = 10.0
 
 
@@ -74,7 +74,7 @@ class ProgressWriter:
         self._thread.start()
 
     def expect(self, subscription: PersistedSubscription, *, urgent: bool = False) -> None:
-        """It has changed; urgent is what need not wait for the interval."""
+        """Note that a subscription has changed. An urgent change does not wait for the interval."""
         with self._changed:
             if subscription not in self._dirty or (urgent and not self._urgent):
                 self._dirty.add(subscription)
@@ -86,7 +86,7 @@ class ProgressWriter:
             self._dirty.discard(subscription)
 
     def flush(self, only: Iterable[PersistedSubscription] | None = None) -> None:
-        """Write all that changed, or raise what keeps it from being written."""
+        """Write all that changed, or raise why it cannot be written."""
         with self._writing:
             with self._changed:
                 dirty = self._dirty if only is None else self._dirty.intersection(only)
@@ -100,7 +100,7 @@ class ProgressWriter:
                 raise
 
     def stop(self) -> None:
-        """Write what is left and end. A store that is away keeps it unwritten: it comes again after the restart."""
+        """Write the rest and stop. What cannot be written comes again after the restart."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -123,7 +123,7 @@ class ProgressWriter:
                     _log.warning("subscription_progress_write_failed", error=repr(error))
 
     def _wait(self, seconds: float) -> bool:
-        """Until there is something to write, and the interval or the urgency says now; False at the end."""
+        """Wait until something has to be written now; return False at the end."""
         with self._changed:
             earliest = monotonic() + seconds
             while not self._stopping:
@@ -149,7 +149,7 @@ class ProgressWriter:
             self._resolve(writes[0])
 
     def _resolve(self, write: _Write) -> None:
-        """The record is not as we left it: our own write whose answer was lost, or somebody else's."""
+        """Resolve a changed record: this process wrote it and the response was lost, or another broker did."""
         subscription = write.subscription
         entry = self.metadata.get(subscription.key)
         if entry is None:
@@ -171,7 +171,7 @@ class ProgressWriter:
             self.forget(subscription)
 
     def _is_ours(self, record: SubscriptionRecord, subscription: PersistedSubscription) -> bool:
-        """Written by this process, and not for another subscription that has the name of a deleted one."""
+        """Return whether this process wrote the record, and for this subscription, not an earlier one of the name."""
         return record.writer == self.writer and record.created_us == subscription.created_us
 
 

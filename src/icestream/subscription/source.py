@@ -1,4 +1,4 @@
-"""What a subscription needs of a topic. The storage above gives it; tests give a list of batches."""
+"""What a subscription needs of a topic. The storage implements it; tests use a list of batches."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -12,20 +12,20 @@ from icestream.model.offsets import StartPosition
 
 
 class SourceReader(Protocol):
-    """A place in a topic. For one thread at a time."""
+    """A position in a topic. For one thread at a time."""
 
     @property
     def offset(self) -> int:
-        """Where the next read goes on."""
+        """The offset of the next message."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
     def read(self, max_bytes: int, /) -> list[pa.RecordBatch]:
-        """What follows in offset order, about so much of it; nothing when `offset` is the durable end.
+        """Return what follows in offset order, about `max_bytes`; nothing if `offset` is the durable end.
 
-        Offsets between the old and the new place that are in no batch have no message that is wanted: it was given up
-        by a repair, or the reader's filter does not match it.
+        Offsets between the old and the new position that are in no batch are not wanted: a repair gave them up, or the
+        filter does not match.
         """
 
     def close(self) -> None: ...
@@ -42,7 +42,7 @@ class SubscriptionSource(Protocol):
 
     @property
     def stream_schema(self) -> pa.Schema:
-        """Of the batches that a reader made now gives."""
+        """The schema of the batches of a new reader."""
 
     @property
     def durable_end(self) -> int: ...
@@ -57,17 +57,17 @@ class SubscriptionSource(Protocol):
     def start_offset_of(self, position: StartPosition, /) -> int: ...
 
     def time_at(self, offset: int, /) -> int | None:
-        """When the message at an offset was published, in microseconds since 1970; None where there is none."""
+        """Return when a message was published, in microseconds since 1970; None if there is none at the offset."""
 
     def in_memory(self, offset: int, /) -> bool:
-        """Whether a read at this offset needs neither disk nor network."""
+        """Return whether a read at this offset needs neither disk nor network."""
 
     def reader(self, offset: int, /, *, where: Filter | None = None) -> SourceReader:
-        """A reader of the messages that match, from an offset on."""
+        """Return a reader of the messages that match, from an offset on."""
 
     def gone(self) -> IcestreamError | None:
-        """Why the topic cannot be read any more, if so: it was deleted, or its storage is closing."""
+        """Return why the topic cannot be read any more: it was deleted, or its storage is closing; None if it can."""
 
 
 FindSource = Callable[[TopicName], SubscriptionSource]
-"""The topic of a name, or TopicNotFoundError."""
+"""Returns the topic of a name, or raises TopicNotFoundError."""

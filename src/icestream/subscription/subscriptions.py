@@ -36,7 +36,7 @@ _EARLIEST = StartPosition.earliest()
 
 
 class Subscriptions:
-    """Thread-safe. Topics are not opened before somebody consumes them."""
+    """Thread-safe. A topic is opened when its first consumer comes."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Subscriptions:
         clock: Clock = now_us,
         background: bool = True,
     ) -> None:
-        """Without `background` nothing happens by itself: `tick` does what is due, for tests with their own clock."""
+        """Without `background` no thread starts: `tick` does what is due, for tests with their own clock."""
         settings = settings or SubscriptionSettings()
         self._metadata = metadata
         self._find_source = find_source
@@ -61,9 +61,9 @@ class Subscriptions:
         )
         self._lock = threading.Lock()
         self._changing = threading.Lock()
-        """Held while a subscription is made, changed or deleted, which the metadata store may delay."""
+        """Held while a subscription is created, changed or deleted; the metadata store may delay that."""
         self._records: dict[TopicName, dict[str, tuple[SubscriptionRecord, int]]] = {}
-        """Of those that nobody asked for yet."""
+        """Of subscriptions that were not opened yet."""
         self._opened: dict[TopicName, dict[str, BrokerSubscription]] = {}
         self._closed = False
         self._load()
@@ -95,9 +95,9 @@ class Subscriptions:
         start: StartPosition = _EARLIEST,
         create: bool = True,
     ) -> BrokerSubscription:
-        """A subscription, made durably at a position where it is missing.
+        """Open a subscription; create it durably, at a position, if it is missing.
 
-        Options that are given become those of one that is there; without them it stays as it is.
+        Options change an existing subscription; without them it keeps its own.
         """
         topic = TopicName.parse(topic)
         check_part(name, what="subscription name")
@@ -128,7 +128,7 @@ class Subscriptions:
         return found
 
     def find(self, topic: TopicName | str | None = None) -> list[BrokerSubscription]:
-        """All subscriptions, or those of a topic, by topic and name."""
+        """Return all subscriptions, or those of a topic, by topic and name."""
         with self._lock:
             topics = {*self._records, *self._opened} if topic is None else {TopicName.parse(topic)}
             names = [
@@ -138,13 +138,13 @@ class Subscriptions:
             ]
         found = []
         for each, name in names:
-            # Deleted meanwhile, or left over from a topic that was.
+            # It was deleted meanwhile, or its topic was.
             with contextlib.suppress(TopicNotFoundError, SubscriptionNotFoundError):
                 found.append(self.get(each, name))
         return found
 
     def _find(self, source: SubscriptionSource, name: str) -> BrokerSubscription | None:
-        """One that is open or has a record; in a topic that was made anew it begins at the beginning."""
+        """Return a subscription that is open or has a record; restart it if the topic was created again."""
         topic = source.name
         with self._lock:
             found = self._opened.get(topic, {}).get(name)
@@ -159,7 +159,7 @@ class Subscriptions:
         return found
 
     def _load_again(self, source: SubscriptionSource, name: str) -> BrokerSubscription | None:
-        """Another broker has served it meanwhile, or deleted it."""
+        """Read a subscription again that another broker has served or deleted."""
         entry = self._metadata.get(keys.subscription_progress(name, source.name))
         with self._lock:
             self._opened.get(source.name, {}).pop(name, None)
@@ -191,7 +191,7 @@ class Subscriptions:
         )
         try:
             revision = self._metadata.create(record.key, record.to_bytes())
-        except ConflictError:  # another broker, or ourselves and the answer was lost
+        except ConflictError:  # another broker created it, or this one did and the response was lost
             found = self._load_again(source, name)
             if found is None:
                 raise
@@ -204,20 +204,20 @@ class Subscriptions:
     # Changing
 
     def seek(self, topic: TopicName | str, name: str, position: StartPosition) -> int:
-        """Go on from another position; the offset it means. Consumers stay connected."""
+        """Continue from another position; return its offset. Consumers stay connected."""
         found = self.get(topic, name)
         offset = found.source.start_offset_of(position)
         found.seek(offset)
         return offset
 
     def delete(self, topic: TopicName | str, name: str) -> None:
-        """Delete a subscription; while the metadata store is away it raises, and can be tried again."""
+        """Delete a subscription; raise if the metadata store cannot be reached. May be tried again."""
         found = self.get(topic, name)
         with self._changing:
             self._delete(found)
 
     def delete_topic(self, topic: TopicName | str) -> None:
-        """The topic was deleted: so are its subscriptions, and their consumers hear it."""
+        """Delete the subscriptions of a deleted topic; their consumers get the error."""
         topic = TopicName.parse(topic)
         gone = TopicNotFoundError("the topic was deleted", operation="receive", place=str(topic))
         with self._changing:
@@ -231,7 +231,7 @@ class Subscriptions:
                 self._metadata.delete(key)
 
     def _delete(self, found: BrokerSubscription) -> None:
-        # The record first: as long as it is there, so is the subscription.
+        # The record first: the subscription exists as long as its record.
         self._metadata.delete(found.key)
         found.end(SubscriptionNotFoundError("the subscription was deleted", operation="receive", place=found.place))
         self._services.writer.forget(found)
@@ -241,11 +241,11 @@ class Subscriptions:
     # Keeping and ending
 
     def flush(self) -> None:
-        """Returns when all that was acknowledged so far is in the metadata store."""
+        """Return when the metadata store has all acknowledgements so far."""
         self._services.writer.flush()
 
     def tick(self) -> None:
-        """Do what is due now; the threads do it by themselves where there are any."""
+        """Do what is due now; only for subscriptions without `background`."""
         self._services.hub.tick()
         self._services.dead_letters.tick()
 

@@ -1,8 +1,8 @@
-"""The state of every message between a subscription's floor and the place it has read to.
+"""The state of every message between a subscription's floor and the offset it has read to.
 
-Arrays with one entry a message, never an object: a byte of state, the consumer that has it, and, only once they are
-needed, its slot, its counts and when it is due. The arrays grow with the window and give their memory back when it
-empties. All calls are made under the subscription's lock.
+Arrays hold one entry a message: a byte of state, the consumer that has it and, only once they are needed, its slot, its
+counts and when it is due. No object is made for a message. The arrays grow with the window and shrink when it is empty.
+All calls are made under the subscription's lock.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ from icestream.subscription.offset_ranges import Offsets, Ranges, clipped, expan
 from icestream.subscription.progress import MAX_PENDING, PENDING_COLUMNS, Pending
 
 Rows = npt.NDArray[np.int64]
-"""Places in the arrays; they hold until the window grows."""
+"""Indexes in the arrays; valid until the window grows."""
 Mask = npt.NDArray[np.bool_]
 
 NEVER_MS = np.iinfo(np.int64).max
@@ -24,7 +24,7 @@ _FIRST_SCAN, _LARGEST_SCAN = 1_024, 65_536
 
 
 class MessageState:
-    """Plain numbers, because arrays are compared with them all the time."""
+    """Plain numbers, because whole arrays are compared with them."""
 
     ACKNOWLEDGED: Final = 0
     READY: Final = 1
@@ -33,7 +33,7 @@ class MessageState:
     DELAYED: Final = 3
     """To be delivered again, when it is due."""
     DEAD: Final = 4
-    """Delivered too often: on its way to the dead-letter topic."""
+    """Failed too often: waits to be stored in the dead-letter topic."""
 
 
 class Window:
@@ -53,7 +53,7 @@ class Window:
     # Growing and shrinking
 
     def extend(self, end: int) -> None:
-        """Take in the offsets up to `end`; they count as acknowledged until they are said to be something else."""
+        """Add the offsets up to `end`. They count as acknowledged until another call changes that."""
         count, live = end - self.end, self.end - self.floor
         used = self.end - self._base
         if used + count > len(self._arrays["state"]):
@@ -66,28 +66,28 @@ class Window:
         self.end = end
 
     def jump(self, offset: int) -> None:
-        """Go on elsewhere, with nothing open."""
+        """Continue at another offset, with an empty window."""
         self.floor = self.end = offset
         self._clear()
 
     def settle(self) -> bool:
-        """Move the floor past what is acknowledged; True if it moved."""
+        """Move the floor past what is acknowledged; return whether it moved."""
         state, low, high = self._arrays["state"], self.floor - self._base, self.end - self._base
-        place, size = low, _FIRST_SCAN
-        while place < high:
-            chunk = state[place : min(place + size, high)] != MessageState.ACKNOWLEDGED
+        row, size = low, _FIRST_SCAN
+        while row < high:
+            chunk = state[row : min(row + size, high)] != MessageState.ACKNOWLEDGED
             found = int(chunk.argmax())
             if chunk[found]:
-                place += found
+                row += found
                 break
-            place, size = place + len(chunk), min(2 * size, _LARGEST_SCAN)
-        self.floor = place + self._base
+            row, size = row + len(chunk), min(2 * size, _LARGEST_SCAN)
+        self.floor = row + self._base
         if self.floor == self.end:
             self._clear()
-        return place > low
+        return row > low
 
     def _clear(self) -> None:
-        """Nothing is open: begin again at the start of small arrays, without those that are seldom needed."""
+        """Start again with small arrays, and without those that are seldom needed. The window is empty."""
         kept = {name: self._arrays[name].dtype for name in ("state", "slot", "consumer") if name in self._arrays}
         small = len(self._arrays["state"]) <= _FIRST_CAPACITY
         for name in list(self._arrays):
@@ -115,11 +115,11 @@ class Window:
         return rows + self._base
 
     def rows_in(self, ranges: Ranges) -> Rows:
-        """The rows of what lies in the window."""
+        """Return the rows of these ranges that are in the window."""
         return expanded(clipped(ranges, self.floor, self.end)) - self._base
 
     def held_in(self, ranges: Ranges, consumer: int | None) -> Rows:
-        """The delivered messages in these ranges; those of one consumer, or of all."""
+        """Return the delivered messages in these ranges, of one consumer or of all."""
         rows = self.rows_in(ranges)
         held = self._arrays["state"][rows] == MessageState.DELIVERED
         if consumer is not None:
@@ -128,20 +128,20 @@ class Window:
         return found
 
     def held_by(self, consumer: int) -> Rows:
-        """All that a consumer has."""
+        """Return all messages that a consumer holds."""
         low, high = self.floor - self._base, self.end - self._base
         rows: Rows = np.flatnonzero(self._arrays["state"][low:high] == MessageState.DELIVERED) + low
         found: Rows = rows[self._consumers(rows) == consumer]
         return found
 
     def _consumers(self, rows: Rows) -> npt.NDArray[np.uint16]:
-        """Who has these; there is no array as long as there was nobody but consumer 0."""
+        """Return which consumer holds each row. The array exists only once there was a consumer other than 0."""
         array = self._arrays.get("consumer")
         found: npt.NDArray[np.uint16] = np.zeros(len(rows), np.uint16) if array is None else array[rows]
         return found
 
     def open_in(self, ranges: Ranges) -> Rows:
-        """All in these ranges that is not acknowledged."""
+        """Return the messages in these ranges that are not acknowledged."""
         rows = self.rows_in(ranges)
         found: Rows = rows[self._arrays["state"][rows] != MessageState.ACKNOWLEDGED]
         return found
@@ -155,25 +155,25 @@ class Window:
         return np.flatnonzero(self._arrays["state"][low:high] == state) + low
 
     def ready(self, rows: Rows, allowed: Mask | None = None) -> Mask:
-        """Which of these rows can be delivered, to somebody who may have these slots."""
+        """Return which rows can be delivered to a consumer that may get these slots."""
         mask: Mask = self._arrays["state"][rows] == MessageState.READY
         if allowed is not None:
             mask &= allowed[self._arrays["slot"][rows]]
         return mask
 
     def first_ready(self, start: int, end: int, allowed: Mask | None = None) -> int | None:
-        """The first offset in `[start, end)` that can be delivered, to somebody who may have these slots."""
-        place, high = max(start, self.floor) - self._base, min(end, self.end) - self._base
+        """Return the first offset in `[start, end)` that can be delivered to a consumer that may get these slots."""
+        row, high = max(start, self.floor) - self._base, min(end, self.end) - self._base
         state, slot, size = self._arrays["state"], self._arrays.get("slot"), _FIRST_SCAN
-        while place < high:
-            until = min(place + size, high)
-            chunk = state[place:until] == MessageState.READY
+        while row < high:
+            until = min(row + size, high)
+            chunk = state[row:until] == MessageState.READY
             if allowed is not None and slot is not None:
-                chunk &= allowed[slot[place:until]]
+                chunk &= allowed[slot[row:until]]
             found = int(chunk.argmax())
             if chunk[found]:
-                return place + found + self._base
-            place, size = until, min(2 * size, _LARGEST_SCAN)
+                return row + found + self._base
+            row, size = until, min(2 * size, _LARGEST_SCAN)
         return None
 
     def slots(self, rows: Rows) -> npt.NDArray[np.uint16]:
@@ -181,7 +181,7 @@ class Window:
         return found
 
     def redeliveries(self, rows: Rows) -> npt.NDArray[np.uint16] | None:
-        """How often these were delivered before; None stands for never."""
+        """Return how often these were delivered before; None: none of them ever was."""
         array = self._arrays.get("redeliveries")
         return None if array is None else array[rows]
 
@@ -210,7 +210,7 @@ class Window:
             self._add_array("due", np.int64, NEVER_MS)[rows] = NEVER_MS if due_ms is None else due_ms
 
     def take_back(self, rows: Rows, *, failed: bool, due_ms: int | None = None) -> None:
-        """Delivered messages are to come again: at once, or when they are due."""
+        """Make delivered messages ready again, at once or when they are due."""
         self._count("redeliveries", rows)
         if failed:
             self._count("failures", rows)
@@ -225,7 +225,7 @@ class Window:
         counts[rows] = np.minimum(counts[rows], _MOST - 1) + 1
 
     def due(self, now_ms: int) -> tuple[Rows, Rows, int | None]:
-        """What was delivered and is overdue, what was delayed and is due, and when to look again."""
+        """Return the delivered messages that are overdue, the delayed ones that are due, and the next due time."""
         nothing = np.empty(0, np.int64)
         if "due" not in self._arrays:
             return nothing, nothing, None
@@ -240,23 +240,23 @@ class Window:
         return rows[delivered] + low, rows[~delivered] + low, None if following == NEVER_MS else following
 
     def wake(self, rows: Rows) -> None:
-        """Delayed messages are due."""
+        """Make delayed messages ready."""
         self._arrays["state"][rows] = MessageState.READY
 
-    # What is kept
+    # For the record and the figures
 
     def acknowledged(self) -> Ranges:
         low, high = self.floor - self._base, self.end - self._base
         return ranges_where(self._arrays["state"][low:high] == MessageState.ACKNOWLEDGED, self.floor)
 
     def held_counts(self, consumers: int) -> list[int]:
-        """How many messages each of so many consumers has."""
+        """Return how many messages each consumer holds."""
         rows = self.in_state(MessageState.DELIVERED)
         found: list[int] = np.bincount(self._consumers(rows), minlength=consumers).tolist()
         return found
 
     def pending(self) -> Pending:
-        """The messages that were delivered before and are open, as runs of equal counts; a bounded number of runs."""
+        """Return the open messages that were delivered before, as a bounded number of ranges with equal counts."""
         if "redeliveries" not in self._arrays:
             return np.empty((0, PENDING_COLUMNS), np.int64)
         low, high = self.floor - self._base, self.end - self._base
@@ -275,7 +275,7 @@ class Window:
         return found[:MAX_PENDING]
 
     def restore(self, rows: Rows, redeliveries: int, failures: int, due_ms: int) -> None:
-        """Ready messages that were delivered before: as `pending` described them."""
+        """Set the counts of ready messages to what `pending` has recorded."""
         self._add_array("redeliveries", np.uint16, 0)[rows] = min(redeliveries, _MOST)
         self._add_array("failures", np.uint16, 0)[rows] = min(failures, _MOST)
         if due_ms:
