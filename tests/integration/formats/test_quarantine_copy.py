@@ -49,21 +49,21 @@ def test_a_table_that_is_filled_takes_the_frame_over(place: Place, first: str, f
     place.drain(place.runner(pipeline=QUICK))
     kept, table = place.table(source), place.table(target)
     assert table.ledger.committed_offset == place.published
-    (carried,) = table.quarantined
-    assert (carried.first_offset, carried.end_offset) == (offset, offset + COUNT)
-    assert carried.reason == entry.reason
-    assert carried.quarantined_us == entry.quarantined_us
-    assert carried.file.startswith(table.location)
-    assert read_frame(table, carried) == read_frame(kept, entry)
-    assert read_record(table, carried) == read_record(kept, entry)
-    assert read_retried(table, carried) == read_retried(kept, entry)
+    (copied,) = table.quarantined
+    assert (copied.first_offset, copied.end_offset) == (offset, offset + COUNT)
+    assert copied.reason == entry.reason
+    assert copied.quarantined_us == entry.quarantined_us
+    assert copied.file.startswith(table.location)
+    assert read_frame(table, copied) == read_frame(kept, entry)
+    assert read_record(table, copied) == read_record(kept, entry)
+    assert read_retried(table, copied) == read_retried(kept, entry)
     report = place.verify()
     assert len(report.quarantined) == len(StorageFormat.BOTH.fed(NAME))
     place.tables().drop(source, kept.ledger.stream_id)
-    assert read_frame(table, carried).end_offset == offset + COUNT
+    assert read_frame(table, copied).end_offset == offset + COUNT
 
 
-def test_pieces_that_end_in_the_middle_of_the_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_that_end_in_the_middle_of_the_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     offset = put_one_aside(place, "parquet")
     monkeypatch.setattr(
         "icestream.pipeline.table_loading.backfill_before_log",
@@ -76,8 +76,8 @@ def test_pieces_that_end_in_the_middle_of_the_frame(place: Place, monkeypatch: p
     assert place.committed(NAME) == offset + 1
     assert place.table(NAME).quarantined == ()
     place.drain(runner)
-    (carried,) = place.table(NAME).quarantined
-    assert (carried.first_offset, carried.end_offset) == (offset, offset + COUNT)
+    (copied,) = place.table(NAME).quarantined
+    assert (copied.first_offset, copied.end_offset) == (offset, offset + COUNT)
     place.verify()
 
 
