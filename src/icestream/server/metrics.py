@@ -481,7 +481,7 @@ class BrokerMetrics:
         info.labels(__version__).set(1)
         ProcessCollector(registry=registry)
         self.pipeline = PipelineFigures(lambda name: storage is None or storage.topics.has(name))
-        """What the pipeline has told."""
+        """The pipeline's reports."""
         self._pipeline_collector = PipelineCollector(self.pipeline)
         registry.register(self._pipeline_collector)
         self.tenants: TenantFigures | None = None
@@ -551,7 +551,7 @@ class BrokerMetrics:
 
 
 def _take_all(notes: deque[tuple[int, int, float]]) -> Iterator[tuple[int, int, float]]:
-    """Take notes away one by one, so that each is counted once, whoever else counts or adds at the same time."""
+    """Take notes away one by one: each is counted once, although other threads count or add at the same time."""
     with contextlib.suppress(IndexError):
         while True:
             yield notes.popleft()

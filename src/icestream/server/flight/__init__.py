@@ -1,1 +1,1 @@
-"""The native door: Arrow Flight, as `docs/protocol.md` describes it."""
+"""The Flight door: Arrow Flight, as `docs/protocol.md` describes it."""

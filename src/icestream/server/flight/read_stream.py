@@ -1,7 +1,7 @@
-"""DoGet: a range of a topic, or all that comes, as Arrow batches, with what a reader has to know besides.
+"""DoGet: messages of a topic, its frames, or the rows of a query, as Arrow batches.
 
-A batch that comes after messages given up by a repair says how many these were (`lost`). In a filtered stream messages
-are missing on purpose: there every batch says where to read on (`next_offset`), and one without rows says just that.
+Metadata of a batch of messages: after messages that a repair has given up, their number (`lost`); in a filtered stream,
+the offset where to read on (`next_offset`). A batch without rows carries only such metadata.
 """
 
 import json
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from icestream.model.callers import Caller
 from icestream.model.errors import OffsetOutOfRangeError
+from icestream.model.messages import end_offset, first_offset
 from icestream.model.offsets import StartPosition
 from icestream.protocol.read import FramesTicket, QueryTicket, ReadTicket, frame_batch, frame_schema
 from icestream.query import QueryEngine
@@ -55,10 +56,10 @@ class ReadStream:
                 metrics.delivered(batch.num_rows, batch.get_total_buffer_size())
 
     def _complete(self) -> Iterator[tuple[pa.RecordBatch, dict[str, int]]]:
-        """Where the range ends with lost messages, a batch without rows says so: it must not just end early."""
+        """Yield batches. If the range ends with lost messages, a last batch without rows counts them."""
         expected, delivered = self._start, 0
         for batch in self._batches:
-            lost = batch.column(0)[0].as_py() - expected
+            lost = first_offset(batch) - expected
             yield batch, {"lost": lost} if lost else {}
             expected += lost + batch.num_rows
             delivered += batch.num_rows
@@ -71,7 +72,7 @@ class ReadStream:
         reached, delivered = self._start, 0
         for batch in self._batches:
             delivered += batch.num_rows
-            reached = batch.column(0)[-1].as_py() + 1 if batch.num_rows else self._reached()
+            reached = end_offset(batch) if batch.num_rows else self._reached()
             yield batch, {"next_offset": reached}
         if delivered != self._max_messages and not self.is_cancelled() and reached < self._reached():
             yield self._nothing(), {"next_offset": self._reached()}

@@ -1,4 +1,4 @@
-"""The application: routes made from operations, every failure answered in one shape."""
+"""The application: routes made from operations; every failure has the same form."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -74,7 +74,7 @@ def http_app(
     app = Starlette(
         routes=routes,
         middleware=[Middleware(RequestLimit, metrics=metrics, max_requests=max_requests)],
-        exception_handlers={HTTPException: _answer_http_exception},
+        exception_handlers={HTTPException: _http_exception_response},
     )
     app.router.redirect_slashes = False
     app.state.closing = closing
@@ -85,10 +85,10 @@ def http_app(
 
 
 def routes_of(operations: list[HttpOperation], callers: Callers) -> list[Route]:
-    """One route a path: so a wrong method is answered with all that the path has."""
+    """Return one route for each path, so that the refusal of a wrong method names all methods of the path."""
     routes = []
     for path, found in groupby(sorted(operations, key=lambda operation: operation.path), lambda entry: entry.path):
-        handlers = {operation.method: _answering(operation.handler, operation.name, callers) for operation in found}
+        handlers = {operation.method: _guarded(operation.handler, operation.name, callers) for operation in found}
         routes.append(Route(path, _by_method(handlers), methods=list(handlers)))
     return routes
 
@@ -100,10 +100,10 @@ def _by_method(handlers: dict[str, Handler]) -> Callable[[Request], Awaitable[Re
     return endpoint
 
 
-def _answering(handler: Handler, name: str, callers: Callers) -> Handler:
-    """The handler for those who may, with whatever it raises made into an answer."""
+def _guarded(handler: Handler, name: str, callers: Callers) -> Handler:
+    """Return the handler with authorization; what it raises becomes a response."""
 
-    async def answer(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
             admit(request, callers, name)
             return await handler(request)
@@ -111,13 +111,13 @@ def _answering(handler: Handler, name: str, callers: Callers) -> Handler:
             return error_response(error)
         except ClientDisconnect:
             return error_response(InvalidRequestError("the body ended early", operation=name))
-        except Exception as error:  # noqa: BLE001 (logged there, and nobody above could do better)
+        except Exception as error:  # noqa: BLE001 (logged there)
             return unexpected_response(error, name)
 
-    return answer
+    return respond
 
 
-async def _answer_http_exception(request: Request, error: Exception) -> Response:
+async def _http_exception_response(request: Request, error: Exception) -> Response:
     """What the router itself refuses."""
     assert isinstance(error, HTTPException)
     place = shorten(request.scope["path"])

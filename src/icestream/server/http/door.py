@@ -87,7 +87,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 class BoundedConnection(H11Protocol):
-    """Connections over the limit are answered with 503 and closed, so that sockets cannot use up all file descriptors.
+    """Refuses connections over the limit with 503, so that sockets cannot use up all file descriptors.
 
     The limit is twice that of open requests: idle connections that clients keep are allowed for.
     """
@@ -215,7 +215,7 @@ class HttpDoor:
 
     def _listen(self) -> socket.socket:
         try:
-            # The protocol must be named: only then asyncio turns delayed sending off, which would cost 40 ms an answer.
+            # The protocol must be named: only then asyncio turns off delayed sending, which costs 40 ms a response.
             family, kind, protocol, _, address = socket.getaddrinfo(
                 self._host, self.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
             )[0]
@@ -266,7 +266,7 @@ class _Server(uvicorn.Server):
     def run_on(self, listener: socket.socket) -> None:
         try:
             self.run(sockets=[listener])
-        except Exception:  # noqa: BLE001 (logged; whoever started the door sees that it has not started)
+        except Exception:  # noqa: BLE001 (logged; `start` raises because the door has not started)
             _log.exception("http_door_failed")
         finally:
             listener.close()

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from icestream.model.enums import AckLevel
 from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError, InvalidRequestError
-from icestream.model.messages import MESSAGE_SCHEMA, Message, message_batch, messages_of, slice_from
+from icestream.model.messages import MESSAGE_SCHEMA, Message, end_offset, message_batch, messages_of, slice_from
 from icestream.model.offsets import StartPosition
 from icestream.server.http.errors import NotAcceptableError, json_response
 from icestream.server.http.models import NewMessage, PublishBody, PublishQuery, PublishReceipt, ReadMessages, ReadQuery
@@ -73,7 +73,7 @@ def read_range(
 ) -> MessageRange:
     """Messages from an offset on: at most so many, and about so many bytes, but at least one if there is one."""
     if topic.log.state is LogState.CLOSED:
-        storage.topic(topic.name)  # says so if it was deleted meanwhile
+        storage.topic(topic.name)  # raises if it was deleted meanwhile
         raise ClosedError("the topic's log is closed", operation="read", place=str(topic.name))
     reader = topic.reader(StartPosition.offset(offset))
     end, room = offset + max_messages, max_bytes
@@ -87,7 +87,7 @@ def read_range(
                 part = _fitting(slice_from(batch, 0, end), room, at_least=0 if found else 1)
                 if part.num_rows:
                     found.append(part)
-                    offset = part.column(0)[-1].as_py() + 1
+                    offset = end_offset(part)
                     room -= part.nbytes
                 if part.num_rows < batch.num_rows:
                     room = 0
@@ -323,19 +323,19 @@ class MessagesApi:
         name = topic_name(request)
         batch, options = await self._received(request)
         producer, sequence = check_producer_given(options.producer, options.sequence)
-        answered = asyncio.get_running_loop().create_future()
+        acknowledged = asyncio.get_running_loop().create_future()
 
         def submit() -> tuple[Topic, AckLevel]:
             """Check the batch and queue it."""
             # Only messages can make a topic by themselves: a topic's own columns are for its creator to say.
             topic = self._storage.topic(name, create=batch.schema.equals(MESSAGE_SCHEMA))
             level = options.ack or topic.default_ack
-            item = PublishItem(batch, _answer_to(answered), producer, sequence)
+            item = PublishItem(batch, _resolve(acknowledged), producer, sequence)
             self._storage.publishing.submit(topic, item, level=level, inline=False)
             return topic, level
 
         topic, level = await run_in_threadpool(submit)
-        append = await answered
+        append = await acknowledged
         if append.error is not None:
             raise append.error
         return append, batch, topic.committed.snapshot_id if level is AckLevel.TABLE else None
@@ -392,19 +392,19 @@ class MessagesApi:
         return response
 
 
-def _answer_to(answered: "asyncio.Future[Append]") -> Callable[[Append], None]:
-    loop = answered.get_loop()
+def _resolve(acknowledged: "asyncio.Future[Append]") -> Callable[[Append], None]:
+    loop = acknowledged.get_loop()
 
     def give(append: Append) -> None:
-        if not answered.done():
-            answered.set_result(append)
+        if not acknowledged.done():
+            acknowledged.set_result(append)
 
-    def answer(append: Append) -> None:
+    def acknowledge(append: Append) -> None:
         """Called by the thread that commits."""
         with contextlib.suppress(RuntimeError):  # the door's loop has ended; the commit must not hear of it
             loop.call_soon_threadsafe(give, append)
 
-    return answer
+    return acknowledge
 
 
 def check_topic_has_json(topic: Topic, *, operation: str) -> None:
@@ -418,6 +418,6 @@ def check_topic_has_json(topic: Topic, *, operation: str) -> None:
 
 
 def wants_arrow(request: Request) -> bool:
-    """Whether `Accept` names Arrow; JSON is the answer to everything else."""
+    """Return whether `Accept` names Arrow; everything else gets JSON."""
     accepted = request.headers.get("accept", "")
     return any(part.partition(";")[0].strip().lower() == ARROW_STREAM for part in accepted.split(","))

@@ -186,7 +186,7 @@ def _operation_html(method: str, path: str, operation: dict[str, Any]) -> Iterat
     if "requestBody" in operation:
         yield "<h4>body</h4>"
         yield from _table(_contents_html(operation["requestBody"]["content"]))
-    yield "<h4>answers</h4>"
+    yield "<h4>responses</h4>"
     yield from _table(
         (
             status,

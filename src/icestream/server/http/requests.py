@@ -259,7 +259,7 @@ def write_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
 
 
 def admit(connection: HTTPConnection, callers: Callers, operation: str) -> None:
-    """Note who calls; raise unless that one may do this with the topic that the path names."""
+    """Note the caller; raise unless it may do this with the topic in the path."""
     access = OPERATIONS.get(operation, Access.EVERYTHING)
     if access is Access.OPEN or callers.are_all:
         connection.state.caller = EVERYTHING

@@ -60,7 +60,7 @@ RETRY_MS = 1000
 LAST_EVENT_HEADER = "Last-Event-ID"
 
 _ROUNDS_UNTIL_LOSS_IS_KNOWN = 3
-"""Of the event loop: a write fails; the connection is told; it tells who waits for its end; that one is woken."""
+"""Rounds of the event loop: the write fails, the connection ends, the task that waits for its end wakes."""
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 _log = structlog.get_logger(__name__)
 
@@ -157,10 +157,10 @@ class OriginRefusedError(IcestreamError):
 
 
 def check_origin(connection: HTTPConnection, allowed: Collection[str], *, operation: str) -> dict[str, str]:
-    """Raise unless the caller may open streams; headers that let a page of an allowed origin read the answer."""
+    """Raise unless the caller may open streams; return headers that let an allowed page read the response."""
     origin = connection.headers.get("origin")
     if origin is None:
-        # Requests that a page sends without asking for the answer have no origin, but browsers say that much of them.
+        # Requests whose response a page cannot read have no origin; browsers mark them by another header.
         if connection.headers.get("sec-fetch-site", "none") in _OWN_SITE:
             return {}
         origin = "another site"
@@ -285,8 +285,8 @@ class EventsApi:
         session = kept.feed.session
         try:
             subscription = kept.subscription
-            told = {"consumer": kept.token, "topic": str(subscription.topic), "subscription": subscription.name}
-            listens = await writer.write(event_text(told, kind="subscribed"))
+            described = {"consumer": kept.token, "topic": str(subscription.topic), "subscription": subscription.name}
+            listens = await writer.write(event_text(described, kind="subscribed"))
             while listens:
                 batch = await kept.feed.receive(
                     max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES, seconds=HEARTBEAT_SECONDS, ends=ends
@@ -404,8 +404,8 @@ class SocketApi:
         listening = asyncio.create_task(_listen(socket, kept.feed.session))
         closing = asyncio.create_task(self._closing.wait())
         try:
-            told = {"consumer": kept.token, "topic": str(subscription.topic), "subscription": subscription.name}
-            await _send(socket, {"subscribed": {**told, "credit": query.credit}})
+            described = {"consumer": kept.token, "topic": str(subscription.topic), "subscription": subscription.name}
+            await _send(socket, {"subscribed": {**described, "credit": query.credit}})
             await self._deliver(socket, kept, ends=[listening, closing])
             if listening.done():
                 listening.result()
@@ -432,7 +432,7 @@ async def _refuse_elsewhere(socket: WebSocket) -> None:
 
 
 async def _listen(socket: WebSocket, session: ConsumerSession) -> None:
-    """Do what the client says until it leaves or says something wrong."""
+    """Apply what the client sends until it leaves or sends something wrong."""
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":

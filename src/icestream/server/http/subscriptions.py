@@ -196,7 +196,7 @@ class ConsumerGoneError(IcestreamError):
 
 
 class ConsumerFeed:
-    """As long as somebody awaits it, its consumer counts as alive."""
+    """Awaits a consumer's deliveries. While a task awaits it, the consumer counts as alive."""
 
     def __init__(self, session: ConsumerSession, *, session_timeout_ms: int) -> None:
         self.session = session
@@ -234,7 +234,7 @@ class KeptConsumer:
     subscription: BrokerSubscription
     receiving: asyncio.Lock = field(default_factory=asyncio.Lock)
     taken_messages: int = 0
-    """Of the last answer, which its client has once it asks again."""
+    """Of the last response; the client has it once it asks again."""
     taken_bytes: int = 0
 
 
@@ -459,7 +459,7 @@ class ReceivingApi:
             raise InvalidRequestError(
                 "another request receives for this consumer",
                 operation=operation,
-                remedy="wait for its answer, or connect another consumer",
+                remedy="wait for its response, or connect another consumer",
             )
         with self._consumers.using(kept, operation=operation):
             async with kept.receiving, ends_of(request, self._closing) as ends:
@@ -467,7 +467,7 @@ class ReceivingApi:
                 caller_gone = ends[0].done()
                 if batch is not None and caller_gone:
                     await self._consumers.close(kept)
-        return await run_in_threadpool(partial(self._answer, subscription, kept.token, batch, as_arrow=as_arrow))
+        return await run_in_threadpool(partial(self._respond, subscription, kept.token, batch, as_arrow=as_arrow))
 
     async def _next(self, kept: KeptConsumer, body: ReceiveBody, ends: Ends) -> pa.RecordBatch | None:
         kept.feed.session.touch()
@@ -480,7 +480,7 @@ class ReceivingApi:
             kept.taken_messages, kept.taken_bytes = batch.num_rows, batch.nbytes
         return batch
 
-    def _answer(
+    def _respond(
         self, subscription: BrokerSubscription, token: str, batch: pa.RecordBatch | None, *, as_arrow: bool
     ) -> Response:
         if batch is not None:

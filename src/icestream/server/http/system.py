@@ -222,7 +222,7 @@ class SqlApi:
                 {200: ResponseSpec("The first rows of the result.", {JSON: SqlRows})},
                 body={JSON: SqlBody},
                 errors=(400, 404, 413, 415, 429, 503, 504),
-                details="Rows not yet in the tables are seen too, unless `fresh` is false. An answer has at most "
+                details="Rows not yet in the tables are seen too, unless `fresh` is false. A response has at most "
                 "`query.max_result_rows` rows; larger results are for the Flight door.",
             )
         ]
@@ -232,16 +232,16 @@ class SqlApi:
         asked = await json_body(request, SqlBody, self._storage.budget, operation="sql")
         async with ends_of(request, self._closing) as ends:
             caller = caller_of(request)
-            return await run_in_threadpool(self._answer, asked, caller, lambda: any(end.done() for end in ends))
+            return await run_in_threadpool(self._run, asked, caller, lambda: any(end.done() for end in ends))
 
-    def _answer(self, asked: SqlBody, caller: Caller, cancelled: Callable[[], bool]) -> Response:
+    def _run(self, asked: SqlBody, caller: Caller, cancelled: Callable[[], bool]) -> Response:
         with self._queries.run(asked.sql, fresh=asked.fresh, caller=caller, cancelled=cancelled) as query:
             rows, is_cut = self._first_rows(query)
         columns = [SqlColumn(field.name, str(field.type)) for field in query.schema]
         return json_response(SqlRows(columns, rows, is_cut))
 
     def _first_rows(self, query: Query) -> tuple[list[dict[str, Any]], bool]:
-        """As many rows as an answer may have, and whether there were more."""
+        """Return as many rows as a response may have, and whether there were more."""
         settings = self._storage.settings.query
         rows: list[dict[str, Any]] = []
         bytes_left = settings.max_result_bytes

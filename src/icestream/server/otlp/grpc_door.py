@@ -1,7 +1,7 @@
 """OTLP over gRPC.
 
 Requests come in as bytes: gRPC decompresses them, within the same limit as plain ones, and parses nothing. A worker
-thread takes one request from its arrival to the answer, so the number of threads bounds how many are in memory.
+thread handles one request from its arrival to its response, so the number of threads bounds how many are in memory.
 Connections end after a while, with time for open requests: that spreads senders over brokers behind one address, and
 takes workers back from a sender that opens requests and never completes them.
 """
@@ -30,7 +30,7 @@ _CONNECTION_AGE_MS = 120_000
 _CONNECTION_GRACE_MS = 30_000
 _STATUS_DETAILS = "grpc-status-details-bin"
 _RETRY_INFO = "google.rpc.retryinfo-bin"
-"""Not in the specification, but where OpenTelemetry's Python SDK looks."""
+"""Not in the specification, but OpenTelemetry's Python SDK reads it."""
 
 
 class GrpcDoor:
@@ -89,23 +89,23 @@ class GrpcDoor:
         def export(request: bytes, context: grpc.ServicerContext) -> bytes:
             with self._metrics.open_stream(_DOOR):
                 try:
-                    return self._answer(signal, request, context)
+                    return self._respond(signal, request, context)
                 except Exception as error:  # noqa: BLE001 (made into a status, and logged where it is no refusal)
                     return _refuse(context, status_of(error, f"receive {signal}"))
 
         return export
 
-    def _answer(self, signal: Signal, request: bytes, context: grpc.ServicerContext) -> bytes:
+    def _respond(self, signal: Signal, request: bytes, context: grpc.ServicerContext) -> bytes:
         headers = _headers(context)
         receiver, budget = self._receiver, self._receiver.budget
         sender = receiver.identify(headers, signal)
         with receiver.counting(signal, sender):
             budget.take(len(request))
             try:
-                answer: bytes = receiver.export(signal, sender, request).SerializeToString()
+                response: bytes = receiver.export(signal, sender, request).SerializeToString()
             finally:
                 budget.give_back(len(request))
-        return answer
+        return response
 
 
 def _headers(context: grpc.ServicerContext) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """OTLP over HTTP: `POST /v1/traces`, `/v1/logs` and `/v1/metrics`, in protobuf or JSON.
 
-Answers and errors have the format of the request. A body must name its format, which no web page can send unasked.
+Responses and errors have the format of the request. A body must name its format: a web page cannot send that without
+asking first.
 """
 
 import asyncio
@@ -90,9 +91,9 @@ _OPERATION = "receive telemetry"
 def otlp_app(receiver: Receiver, metrics: BrokerMetrics) -> Starlette:
     """`app.state` has what the door and its connections ask for."""
     app = Starlette(
-        routes=[Route(f"/v1/{signal}", _Export(receiver, signal).answer, methods=["POST"]) for signal in Signal],
+        routes=[Route(f"/v1/{signal}", _Export(receiver, signal).respond, methods=["POST"]) for signal in Signal],
         middleware=[Middleware(RequestLimit, metrics=metrics, max_requests=receiver.max_requests, door="otlp_http")],
-        exception_handlers={HTTPException: _answer_http_exception},
+        exception_handlers={HTTPException: _http_exception_response},
     )
     app.router.redirect_slashes = False
     app.state.closing = asyncio.Event()
@@ -107,15 +108,15 @@ class _Export:
         self._receiver = receiver
         self._signal = signal
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         try:
-            return await self._answer(request)
+            return await self._receive(request)
         except ClientDisconnect:
             return _refusal(request, Status.of(InvalidRequestError("the body ended early", operation=_OPERATION)))
-        except Exception as error:  # noqa: BLE001 (made into an answer, and logged where it is no refusal)
+        except Exception as error:  # noqa: BLE001 (made into a response, and logged unless it is a refusal)
             return _refusal(request, status_of(error, f"receive {self._signal}"))
 
-    async def _answer(self, request: Request) -> Response:
+    async def _receive(self, request: Request) -> Response:
         receiver = self._receiver
         sender = receiver.identify(_headers(request), self._signal)
         with receiver.counting(self._signal, sender):
@@ -130,8 +131,8 @@ class _Export:
         receiver = self._receiver
         limit = receiver.options.max_request_bytes
         with plain_body(body, codec, max_bytes=limit, budget=receiver.budget) as plain:
-            answer = receiver.export(self._signal, sender, plain, is_json=kind == JSON)
-        return MessageToJson(answer).encode() if kind == JSON else bytes(answer.SerializeToString())
+            response = receiver.export(self._signal, sender, plain, is_json=kind == JSON)
+        return MessageToJson(response).encode() if kind == JSON else bytes(response.SerializeToString())
 
 
 def _headers(request: Request) -> dict[str, str]:
@@ -150,7 +151,7 @@ def _refusal(request: Request, status: Status, headers: dict[str, str] | None = 
     return Response(status.to_json(), status.http, headers, JSON)
 
 
-async def _answer_http_exception(request: Request, error: Exception) -> Response:
+async def _http_exception_response(request: Request, error: Exception) -> Response:
     """What the router itself refuses."""
     assert isinstance(error, HTTPException)
     place = shorten(request.scope["path"])

@@ -67,7 +67,7 @@ class Status(NamedTuple):
 
     @property
     def retry_after(self) -> str | None:
-        """For HTTP, which knows whole seconds only."""
+        """Return whole seconds, for HTTP."""
         return str(max(1, math.ceil(self.retry_seconds))) if self.retry_seconds is not None else None
 
     @property
@@ -95,7 +95,7 @@ class Status(NamedTuple):
 
 
 def status_of(error: Exception, operation: str) -> Status:
-    """A fault of icestream's own is logged with its trace, and answered without it."""
+    """Log a fault of icestream itself with its trace, and return an error without it."""
     if isinstance(error, IcestreamError):
         return Status.of(error)
     _log.error("otlp_request_failed", operation=operation, exc_info=error)
