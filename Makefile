@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 STAMP  := $(VENV)/.synced
 UV_VERSION := 0.13.7
-# Compiled once, Python starts its many processes a second sooner each.
+# With bytecode files, each of the many Python processes starts a second sooner.
 unexport PYTHONDONTWRITEBYTECODE
 # `lanes` runs kinds of tests side by side, the longest first; `xdist` hands files of tests to two workers.
 RUNNER ?= lanes
@@ -35,7 +35,7 @@ $(STAMP): requirements.lock pyproject.toml bench/pyproject.toml dev/pyproject.to
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable dev --editable bench
 	@touch $@
 
-servers: setup ## obtain the servers and jars that tests need into the cache folder (quick when they are there)
+servers: setup ## install the servers and jars that tests need into the cache folder (quick when they are there)
 	@$(BIN)/python dev/ensure_servers.py
 
 demo: setup ## publish, crash, replay, commit to Iceberg and verify, on this machine
@@ -54,7 +54,7 @@ check: setup ## lint, types, layers, dependencies, mutants' targets
 unit: setup servers ## tests of parts: unit, property and conformance
 	@$(BIN)/pytest tests/unit tests/conformance tests/property
 
-integration: setup servers ## tests of parts together, with real servers and Spark
+integration: setup servers ## tests of several parts, with real servers and Spark
 	@$(BIN)/pytest tests/integration
 
 fault: setup servers ## crashes, power cuts, full disks, cut connections
@@ -64,7 +64,7 @@ e2e: setup servers ## whole processes, as users start them
 	@$(BIN)/pytest tests/e2e
 
 soak: setup servers ## the long fault and load runs (ICESTREAM_SOAK=1 widens every seeded test)
-	@ICESTREAM_SOAK=1 $(BIN)/pytest tests/property tests/fault tests/e2e
+	@ICESTREAM_SOAK=1 $(BIN)/pytest tests/property tests/fault tests/e2e tests/unit/testing tests/integration/migration
 
 mutants: setup ## remove a safeguard at a time and see a test fail
 	@$(BIN)/python dev/mutants.py

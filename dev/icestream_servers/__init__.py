@@ -8,13 +8,14 @@ folder, once. Servers can be stopped, killed, paused and started again on the sa
 name a proxy in front of them (`tests/http_proxy.py`).
 """
 
+from icestream.broker_process import free_port
 from icestream_servers.azurite import AzuriteServer
 from icestream_servers.etcd import EtcdCluster, EtcdServer, EtcdTls, compact
 from icestream_servers.gcs import GcsServer
 from icestream_servers.moto import GlueServer
 from icestream_servers.obtain import SERVERS, missing, obtain
 from icestream_servers.postgres import PostgresServer
-from icestream_servers.process import ServerProcess, free_port
+from icestream_servers.process import ServerProcess
 from icestream_servers.rest_catalog import RestCatalogServer
 from icestream_servers.s3 import S3Server
 from icestream_servers.spark_cluster import SparkCluster

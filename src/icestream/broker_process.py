@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +22,21 @@ _PREFIX = "ICESTREAM_"
 _READY = b"ready "
 _SHOWN_LOG_BYTES = 4000
 _OTLP_DOORS = ("otlp_grpc", "otlp_http")
+
+_HOST = "127.0.0.1"
+_FIRST_PORT = 12_000
+_PORTS = 20_000  # up to 32,000: clients get theirs from 32,768 on
+
+
+def free_port() -> int:
+    """Return a free port below the range that the system gives to clients.
+
+    A port of that range may belong to a client when the server asks for it, or asks for it again after a restart.
+    """
+    while True:
+        port = _FIRST_PORT + secrets.randbelow(_PORTS)  # not `random`: tests set its seed
+        with contextlib.suppress(OSError), socket.create_server((_HOST, port)):
+            return port
 
 
 class BrokerProcess:
@@ -76,7 +93,7 @@ class BrokerProcess:
         assert not self.is_running, "the broker runs already"
         self._close()
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        ports = {door: urlsplit(self.doors[door]).port if self.doors else 0 for door in self._free_doors}
+        ports = {door: urlsplit(self.doors[door]).port if self.doors else free_port() for door in self._free_doors}
         ports |= dict.fromkeys(self._shut_doors, -1)
         flags = [f"--{door.replace('_', '-')}-port={port}" for door, port in ports.items()]
         with self.log_file.open("ab") as log:
