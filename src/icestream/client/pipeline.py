@@ -43,7 +43,7 @@ class TopicBacklog:
 
 
 @dataclass(frozen=True)
-class BacklogAnswer:
+class PipelineBacklog:
     mark: str
     """To be given with the next question, which is then answered with what has changed since."""
     complete: bool
@@ -58,12 +58,12 @@ class PipelineCalls:
 
     def backlog(
         self, topics: str = "*", *, mark: str | None = None, wait_ms: int = 0, timeout: float | None = None
-    ) -> BacklogAnswer:
+    ) -> PipelineBacklog:
         """What the topics that match hold; with a mark, those that moved since, waiting up to `wait_ms` for one."""
         fields = {"topics": topics, "mark": mark, "wait_ms": wait_ms or None}
         response = self._connection.action("backlog", fields, timeout_s=timeout)
         found = msgspec.convert(response, BacklogResponse)
-        return BacklogAnswer(found.mark, found.complete, [TopicBacklog.of(entry) for entry in found.topics])
+        return PipelineBacklog(found.mark, found.complete, [TopicBacklog.of(entry) for entry in found.topics])
 
     def cut_range(self, topic: TopicName, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
         """Where pieces of about `piece_bytes` of log end, from `start` on: at most so many, none past `end`."""

@@ -23,7 +23,7 @@ from uuid import uuid4
 import structlog
 
 from icestream.client import Client
-from icestream.client.pipeline import BacklogAnswer, TopicBacklog
+from icestream.client.pipeline import PipelineBacklog, TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
 from icestream.model.frames import Frame
@@ -110,15 +110,15 @@ class CloudOrigin:
         self._mark = f"cloud-{uuid4().hex}"
         self._looked_at = -_LOOK_SECONDS
 
-    def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
+    def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> PipelineBacklog:
         """Return all topics that match; none, after waiting, if the last listing was a moment ago."""
         left = self._looked_at + _LOOK_SECONDS - self._clock()
         if mark == self._mark and left > 0:
             time.sleep(min(left, wait_ms / 1000))
-            return BacklogAnswer(self._mark, complete=True, topics=[])
+            return PipelineBacklog(self._mark, complete=True, topics=[])
         found = self._streams.find(topics, reread_records=mark != self._mark)
         self._looked_at = self._clock()
-        return BacklogAnswer(self._mark, complete=True, topics=list(found))
+        return PipelineBacklog(self._mark, complete=True, topics=list(found))
 
     def before(self, topic: TopicBacklog, offset: int) -> CloudBacklog | None:
         """Return what the cloud has of a topic from an offset to where its log begins; None if it lacks the offset."""
@@ -205,7 +205,7 @@ class MessageSources:
         """Whether the broker did not respond the last time, and the cloud is not read in its place yet."""
         return self._away_since is not None and not self.is_on_cloud
 
-    def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> BacklogAnswer:
+    def backlog(self, topics: str, *, mark: str | None, wait_ms: int) -> PipelineBacklog:
         cloud = self._cloud
         if cloud is None:
             return self._client.backlog(topics, mark=mark, wait_ms=wait_ms)

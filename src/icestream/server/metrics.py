@@ -1,8 +1,8 @@
-"""What the broker counts, in a registry of its own.
+"""The broker's metrics for Prometheus, in a registry of their own.
 
-The methods are called once per batch, commit or stream, never per message. Those on the path of an acknowledgement only
-take a note; the notes are counted when somebody asks, or when many have gathered. What the storage knows already is not
-counted a second time: `StorageCollector` reads it when somebody asks.
+The methods are called once for each batch, commit or stream, never for each message. Methods on the path of an
+acknowledgement only append a note; the notes are counted at the next scrape, or when there are many. Figures that the
+storage has are not counted a second time: collectors such as `StorageCollector` read them at a scrape.
 """
 
 import contextlib

@@ -282,5 +282,5 @@ def test_none_of_this_was_an_error_of_the_broker_and_it_stops_cleanly(target: Ta
     """Comes last. What clients send is never a fault of the broker's own, which it logs with its trace."""
     assert set(target.client.payloads("fuzz/sound")) <= {b"sound"}
     assert target.broker.terminate() == 0
-    _, _, failure = target.broker.log_file.read_text().partition("a call failed")
+    _, _, failure = target.broker.log_file.read_text().partition("flight_call_failed")
     assert failure[:4000] == ""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cloud_objects import FragileStore
 
-from icestream.client.pipeline import BacklogAnswer
+from icestream.client.pipeline import PipelineBacklog
 from icestream.cloud import ObjectDescriptor, SegmentPart
 from icestream.config import load_settings
 from icestream.model.errors import DeadlineError
@@ -63,10 +63,10 @@ class SilentHost:
         self.timeouts: list[float | None] = []
         self.is_back = False
 
-    def backlog(self, _topics: str, *, mark: str | None, wait_ms: int, timeout: float | None) -> BacklogAnswer:
+    def backlog(self, _topics: str, *, mark: str | None, wait_ms: int, timeout: float | None) -> PipelineBacklog:
         self.timeouts.append(timeout)
         if self.is_back:
-            return BacklogAnswer("broker", complete=True, topics=[])
+            return PipelineBacklog("broker", complete=True, topics=[])
         self.now += timeout if timeout is not None else 30.0
         raise DeadlineError(f"no answer to {mark} and {wait_ms}")
 

@@ -3,7 +3,7 @@
 from typing import Any, NoReturn, cast
 
 from icestream.client import Client
-from icestream.client.pipeline import BacklogAnswer, TopicBacklog
+from icestream.client.pipeline import PipelineBacklog, TopicBacklog
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.verify import BrokerLogs, Verification
@@ -16,10 +16,10 @@ TOPIC = TopicName("default", "events")
 class OpeningBroker:
     """Answers as a broker that still opens logs, a few questions long."""
 
-    def __init__(self, *answers: BacklogAnswer) -> None:
+    def __init__(self, *answers: PipelineBacklog) -> None:
         self.answers = list(answers)
 
-    def backlog(self, _topics: str) -> BacklogAnswer:
+    def backlog(self, _topics: str) -> PipelineBacklog:
         return self.answers.pop(0)
 
     def describe_topic(self, topic: TopicName) -> NoReturn:
@@ -28,11 +28,11 @@ class OpeningBroker:
 
 def test_a_broker_that_still_opens_logs_is_asked_again() -> None:
     backlog = TopicBacklog(TOPIC, "stream-1", 1, None, (), (), 0, 5, 100)
-    broker = OpeningBroker(BacklogAnswer("a-0", False, []), BacklogAnswer("a-1", True, [backlog]))
+    broker = OpeningBroker(PipelineBacklog("a-0", False, []), PipelineBacklog("a-1", True, [backlog]))
     view = BrokerLogs(cast("Client", broker)).view(TOPIC)
     assert view is not None
     assert view.durable_end == 5
-    nothing = OpeningBroker(BacklogAnswer("a-0", False, []), BacklogAnswer("a-1", True, []))
+    nothing = OpeningBroker(PipelineBacklog("a-0", False, []), PipelineBacklog("a-1", True, []))
     assert BrokerLogs(cast("Client", nothing)).view(TOPIC) is None
     assert nothing.answers == []
 
