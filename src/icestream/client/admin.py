@@ -108,19 +108,18 @@ class Admin:
         found: list[dict[str, Any]] = []
         after: str | None = None
         while True:
-            answer = self._connection.action("tenant_stats", {"tenant": tenant, "after": after})
-            found += answer["tenants"]
-            after = answer["next_after"]
+            response = self._connection.action("tenant_stats", {"tenant": tenant, "after": after})
+            found += response["tenants"]
+            after = response["next_after"]
             if after is None:
                 return found
 
     def ping(self) -> dict[str, Any]:
-        """The broker's version and id."""
+        """Return the broker's version and id."""
         return self._connection.action("ping", {})
 
 
-# --------------------
-# Topics in the cloud: ship now, recover, list objects.
+# ---- topics in the cloud: ship now, recover, list objects
 
 
 _WAIT_S = 5.0
@@ -133,9 +132,9 @@ class CloudCalls:
     _connection: Connection
 
     def flush_topic(self, topic: str | TopicName, timeout: float | None = 60.0) -> int:
-        """Ship everything that is durable now to the cloud; the offset below which all is there then.
+        """Upload everything that is durable now; return the offset below which all messages are in the cloud then.
 
-        DeadlineError after `timeout` seconds; what was shipped by then stays.
+        Raises DeadlineError after `timeout` seconds; what was uploaded by then stays.
         """
         text = str(TopicName.parse(topic))
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -143,47 +142,46 @@ class CloudCalls:
         while True:
             left = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
             fields = {"topic": text, "target": target, "wait_ms": max(0, round(left * 1000))}
-            answer = self._connection.action("flush_topic", fields)
-            target = answer["target"]
-            if answer["done"]:
-                return int(answer["uploaded_offset"])
+            response = self._connection.action("flush_topic", fields)
+            target = response["target"]
+            if response["done"]:
+                return int(response["uploaded_offset"])
             if left < _WAIT_S:
                 raise DeadlineError(
-                    f"the cloud has the messages below {answer['uploaded_offset']}, not yet those below {target}",
+                    f"the cloud has the messages below {response['uploaded_offset']}, not yet those below {target}",
                     operation="flush topic",
                     place=text,
                     remedy="see `icestream stats` for the uploader's last error, or wait longer",
                 )
 
     def recover_topic(self, topic: str | TopicName, timeout: float = _RECOVERY_S) -> dict[str, Any]:
-        """Make a topic whose log was lost live again, from the cloud and its table.
+        """Recover a topic whose log was lost, from the cloud and its table.
 
-        The answer says what came from where, and what is lost, if anything.
+        The response says which messages came from where, and which are lost, if any.
         """
         return self._connection.action("recover_topic", {"topic": str(TopicName.parse(topic))}, timeout_s=timeout)
 
     def recoverable_topics(self) -> dict[str, list[str]]:
-        """`{"lost": […], "recoverable": […]}`: topics whose log is lost, and those that only the cloud knows."""
+        """Return `{"lost": […], "recoverable": […]}`: topics whose log is lost, and those that only the cloud has."""
         return self._connection.action("recoverable_topics", {})
 
     def cloud_objects(self, topic: str | TopicName) -> Iterator[dict[str, Any]]:
-        """A topic's objects by offset, asked for a page at a time."""
+        """Yield a topic's objects by offset, a page at a time."""
         after: int | None = None
         while True:
-            answer = self.cloud_page(topic, after)
-            yield from answer["objects"]
-            after = answer["next_after"]
+            response = self.cloud_page(topic, after)
+            yield from response["objects"]
+            after = response["next_after"]
             if after is None:
                 return
 
     def cloud_page(self, topic: str | TopicName, after: int | None = None, limit: int | None = None) -> dict[str, Any]:
-        """Some of a topic's objects, how far the topic is in the cloud (`head`), and which store that is."""
+        """Return some of a topic's objects, how much of the topic is in the cloud (`head`), and which store it is."""
         fields = {"topic": str(TopicName.parse(topic)), "after": after, "limit": limit}
         return self._connection.action("cloud_objects", fields)
 
 
-# --------------------
-# SQL over topics, run by the broker.
+# ---- SQL over topics, run by the broker
 
 
 class SqlCalls:
@@ -192,9 +190,9 @@ class SqlCalls:
     _connection: Connection
 
     def sql(self, query: str, *, fresh: bool = True) -> pa.Table:
-        """The result of a SELECT in which topics are tables, such as `SELECT count(*) FROM default.events`.
+        """Return the result of a SELECT in which topics are tables, such as `SELECT count(*) FROM default.events`.
 
-        What is not in the topics' tables yet is seen too, unless `fresh` is False.
+        With `fresh` it includes messages that are not in the tables yet.
         """
         stream = self._query(query, fresh=fresh)
         try:
@@ -205,7 +203,7 @@ class SqlCalls:
     def sql_batches(self, query: str, *, fresh: bool = True) -> Generator[pa.RecordBatch, None, None]:
         """Like `sql`, for results that do not fit into memory: batches, at least one, made while they are taken.
 
-        Whoever stops taking them ends the query.
+        A caller that stops early ends the query.
         """
         stream = self._query(query, fresh=fresh)
         try:
@@ -221,8 +219,7 @@ class SqlCalls:
         return self._connection.get({"sql": query, "fresh": fresh}, "sql")
 
 
-# --------------------
-# Where reading starts, as callers of the client may say it.
+# ---- where reading starts, as callers of the client may say it
 
 
 Start = str | int | datetime | dict[str, Any] | StartPosition
@@ -240,8 +237,7 @@ def position_of(start: Any) -> StartPosition:
     return StartPosition.parse(start) if isinstance(start, str) else StartPosition.from_json(start)
 
 
-# --------------------
-# Subscriptions: make, list, describe, move, delete; and how a request names what a subscription is to be.
+# ---- subscriptions: make, list, describe, move, delete; and how a request names what a subscription is to be
 
 
 class SubscriptionAdmin:
@@ -252,8 +248,8 @@ class SubscriptionAdmin:
     def subscriptions(self, topic: str | TopicName | None = None) -> list[SubscriptionDescription]:
         """Those of one topic, or all."""
         fields = {"topic": None if topic is None else str(TopicName.parse(topic))}
-        answer = self._connection.action("list_subscriptions", fields)
-        return [description_of(found, SubscriptionDescription) for found in answer["subscriptions"]]
+        response = self._connection.action("list_subscriptions", fields)
+        return [description_of(found, SubscriptionDescription) for found in response["subscriptions"]]
 
     def create_subscription(
         self, topic: str | TopicName, name: str, *, start: Start = "earliest", **options: Any

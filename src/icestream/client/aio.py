@@ -41,7 +41,7 @@ async def _in_thread(call: Callable[..., V], *args: Any, **options: Any) -> V:
 
 
 def _resolve(loop: asyncio.AbstractEventLoop, waiter: "asyncio.Future[None]") -> None:
-    """Resolve the future, from any thread. A loop that is closed by now has nobody waiting."""
+    """Resolve the future, from any thread. A closed loop has no waiting tasks."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(_set, waiter)
 
@@ -224,7 +224,7 @@ class AsyncConsumer:
         consumer.listen(self._notify)
 
     def _notify(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def _next(self) -> pa.RecordBatch | None:
@@ -322,7 +322,7 @@ class AsyncSubscription:
         return None
 
     def _notify(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             self._loop.call_soon_threadsafe(self._news.set)
 
     # ---- acknowledgements out

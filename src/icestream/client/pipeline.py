@@ -1,4 +1,4 @@
-"""What a pipeline asks of a broker, and tells it."""
+"""The calls of a pipeline: what is to be written, the messages themselves, and reports."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -30,7 +30,7 @@ class TopicBacklog:
     durable_end: int
     nbytes: int
     awaited_end: int = 0
-    """Somebody waits until the messages below it are in the table; 0 if nobody does."""
+    """A client waits until the messages below it are in the table; 0 if none does."""
     error: str | None = None
     """Why the log cannot be read, if it cannot."""
     format: StorageFormat = StorageFormat.ICEBERG
@@ -45,7 +45,7 @@ class TopicBacklog:
 @dataclass(frozen=True)
 class PipelineBacklog:
     mark: str
-    """To be given with the next question, which is then answered with what has changed since."""
+    """Give it with the next request: the response then holds what has changed since."""
     complete: bool
     """False while the broker still opens logs: some topics are not told of yet."""
     topics: list[TopicBacklog]
@@ -59,14 +59,14 @@ class PipelineCalls:
     def backlog(
         self, topics: str = "*", *, mark: str | None = None, wait_ms: int = 0, timeout: float | None = None
     ) -> PipelineBacklog:
-        """What the topics that match hold; with a mark, those that moved since, waiting up to `wait_ms` for one."""
+        """Return what the matching topics hold; with a mark, those that changed since, after `wait_ms` at most."""
         fields = {"topics": topics, "mark": mark, "wait_ms": wait_ms or None}
         response = self._connection.action("backlog", fields, timeout_s=timeout)
         found = msgspec.convert(response, BacklogResponse)
         return PipelineBacklog(found.mark, found.complete, [TopicBacklog.of(entry) for entry in found.topics])
 
     def cut_range(self, topic: TopicName, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-        """Where pieces of about `piece_bytes` of log end, from `start` on: at most so many, none past `end`."""
+        """Return where ranges of about `piece_bytes` of log end, from `start` on: at most so many, none past `end`."""
         fields = {
             "topic": str(topic),
             "start": start,
@@ -87,7 +87,7 @@ class PipelineCalls:
         return FrameReader(self._connection, str(topic), stream_id, start, end, bodies=bodies)
 
     def tell_committed(self, topic: TopicName, stream_id: str, offset: int, snapshot_id: int | None) -> None:
-        """Hint that all messages below `offset` are in the topic's table."""
+        """Tell the broker that all messages below `offset` are in the topic's table. It is a hint."""
         fields = {
             "topic": str(topic),
             "stream_id": stream_id,
@@ -97,7 +97,7 @@ class PipelineCalls:
         self._connection.action("committed", fields)
 
     def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
-        """Tell what a pass has done; see `pipeline_report` in the protocol."""
+        """Report what a pass has done; see `pipeline_report` in the protocol."""
         self._connection.action("pipeline_report", {"pass": passed, "topics": topics[:MAX_REPORTED_TOPICS]})
         for start in range(MAX_REPORTED_TOPICS, len(topics), MAX_REPORTED_TOPICS):
             self._connection.action("pipeline_report", {"topics": topics[start : start + MAX_REPORTED_TOPICS]})
