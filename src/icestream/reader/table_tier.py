@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from icestream.config import ReaderSettings
 from icestream.model.errors import DamagedError, SnapshotExpiredError
-from icestream.model.messages import conform
+from icestream.model.messages import OFFSET, conform
 from icestream.reader.tiers import MovedError, Selection
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class TableTierRead:
         rest = self._pending.popleft().slice(part.num_rows)
         if rest.num_rows:
             self._pending.appendleft(rest)
-        self.offset = part.column(0)[-1].as_py() + 1
+        self.offset = part.column(OFFSET)[-1].as_py() + 1
         return [part]
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ class TableTierRead:
 
     def _take(self, batch: pa.RecordBatch) -> None:
         for part in [batch] if self._is_filtered else _without_gaps(batch):
-            self._account_for(part.column(0)[0].as_py())
-            self._expected = part.column(0)[-1].as_py() + 1
+            self._account_for(part.column(OFFSET)[0].as_py())
+            self._expected = part.column(OFFSET)[-1].as_py() + 1
             self._pending.append(part)
 
     def _account_for(self, offset: int) -> None:
@@ -177,7 +177,7 @@ def _first_part(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
 
 def _without_gaps(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch where offsets are missing; more than one part only where a repair gave messages up."""
-    offsets, count = batch.column(0), batch.num_rows
+    offsets, count = batch.column(OFFSET), batch.num_rows
     if offsets[-1].as_py() - offsets[0].as_py() == count - 1:
         yield batch
         return

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from icestream.model.frames import Frame
-from icestream.model.messages import JOIN_BYTES, slice_from
+from icestream.model.messages import JOIN_BYTES, OFFSET, slice_from
 from icestream.wal import LogCache
 
 _BLOCK_OVERHEAD_BYTES = 2_000  # the objects around the columns
@@ -134,11 +134,11 @@ class Tail:
         if not found:
             return None
         batches = [batch for block in found for batch in block.batches]
-        while batches and batches[0].column(0)[-1].as_py() < offset:
+        while batches and batches[0].column(OFFSET)[-1].as_py() < offset:
             del batches[0]
         if batches and batches[0].nbytes > max_bytes:
             part = _first_rows(slice_from(batches[0], offset), max_bytes)
-            return DecodedMessages([part], part.column(0)[-1].as_py() + 1)
+            return DecodedMessages([part], part.column(OFFSET)[-1].as_py() + 1)
         return DecodedMessages(_joined(batches), found[-1].end_offset)
 
     def clear(self) -> None:

@@ -1,22 +1,22 @@
-"""Proves that a topic's log, cloud objects and table hold the same messages, each offset once, in order.
+"""Verification: a topic's log, cloud objects and table hold the same messages, each offset once, in order.
 
-What is proved, for each topic:
+For each topic it checks that
 
 - the table belongs to the log's stream, and its ledger is not ahead of the log;
-- every offset below the ledger stands in the table exactly once, and none above it;
+- every offset below the ledger is in the table exactly once, and none above it;
 - where the log still holds a message, all columns of its row are equal to it;
-- offsets that the table lacks are those that a repair of the log has given up: the log says so or, where it is pruned,
-  the table's own properties;
-- the rows of each file are in offset order (or its row groups sorted, where the topic asks for it), its description
-  tells the truth, and in a table without partitions no two files overlap;
-- where a topic has plain Parquet files as well, or instead, the table that describes them holds all this too;
-- the log itself can be read to its end, every frame checked; one that is known to have been there is there;
-- the objects in the cloud follow on each other, their head counts them rightly, each is there with its size, and every
-  frame, trailer and index in them is sound; where the log holds the same messages, they are equal.
+- offsets that the table lacks were given up by a repair of the log: the log says so or, where it is pruned, the table's
+  own properties;
+- the rows of each file are in offset order (or its row groups are sorted, if the topic has a sort order), the manifests
+  describe the file correctly, and in a table without partitions no two files overlap;
+- if a topic has plain Parquet files as well, or instead, the table that describes them passes the same checks;
+- the log can be read to its end, every frame checked, and a log that existed is not missing;
+- the cloud objects follow on each other, their head counts them correctly, each exists with its size, and every frame,
+  trailer and index is sound; where the log has the same messages, they are equal.
 
-Nothing is changed. Log, cloud and table are read once, side by side, a batch of each at a time. The log comes from a
-broker, or from the files of one that is stopped: `logs`. `joined` puts what the cloud holds before it, `reconcile`
-compares that with the table, `layout` looks at the table's files, `cloud_audit` at the objects.
+Nothing is changed. Log, cloud and table are read once, in parallel, a batch of each at a time. `logs` reads the log of
+a running broker, or the files of a stopped one. `cloud` checks the objects, and joins them with the log. `tables`
+checks the table's files. `reconcile` compares log and cloud with the table. `findings` is the result.
 """
 
 from icestream.storage.verify.findings import Finding, Verification

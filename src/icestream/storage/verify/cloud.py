@@ -1,4 +1,4 @@
-"""A topic's objects in the cloud: the records about them, the store's list of them, and every frame in them."""
+"""Checking a topic's cloud objects: their records, the store's list, and every frame; and joining them with the log."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from icestream.cloud import (
 from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.frame_bytes import Complete, Corrupt, Scan
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, Encoding, conform, slice_from, stream_batches
+from icestream.model.messages import MESSAGE_SCHEMA, OFFSET, Encoding, conform, slice_from, stream_batches
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.sparse_index import SparseIndex
@@ -36,15 +36,11 @@ from icestream.storage.verify.logs import LogView
 from icestream.storage.verify.reconcile import Side, differences
 from icestream.storage.verify.tables import not_aside, rows_not_aside
 
-# --------------------
-# One cloud object, read wholly and checked: every frame, the checksum of all, its trailer and its index.
-
-
 _READ_BYTES = 4 << 20
 
 
 def read_trailer(store: ObjectStore, descriptor: ObjectDescriptor) -> Trailer:
-    """The object's trailer, if it belongs to the description; a `DamagedError` if not, or if the object is gone."""
+    """Return the object's trailer; raise `DamagedError` if it does not match the description, or is missing."""
     try:
         data = store.read(descriptor.key, descriptor.data_bytes, descriptor.size - descriptor.data_bytes)
     except ObjectNotFoundError as error:
@@ -53,7 +49,7 @@ def read_trailer(store: ObjectStore, descriptor: ObjectDescriptor) -> Trailer:
 
 
 class ObjectCheck:
-    """Iterate over it once: the frames with their positions, a few MiB in memory at a time.
+    """One object, read and checked as a whole. Iterate once: the frames with their positions, a few MiB at a time.
 
     With an index it is checked too. The first thing that is wrong is raised as a `DamagedError`; what came before it
     was sound.
@@ -85,7 +81,7 @@ class ObjectCheck:
         self._check_whole()
 
     def read(self, length: int, position: int) -> bytes:
-        """For the scan, which goes forward, and over some bytes twice."""
+        """A window on the object for the scan, which goes forward and reads some bytes twice."""
         try:
             data = self._store.read(self._descriptor.key, position, length)
         except ObjectNotFoundError as error:
@@ -130,10 +126,10 @@ _MAX_NOTES = 20
 
 
 class CloudAudit:
-    """Looks at the records when it is made, and at the objects as its batches are taken.
+    """Checks the records when it is made, and the objects while its batches are read.
 
-    A broker may upload and prune meanwhile: what comes after the records were read is not missed, and an object that
-    went together with its record is no finding.
+    A broker may upload and prune meanwhile: later objects are not expected, and an object that was removed with its
+    record is no finding.
     """
 
     def __init__(self, cloud: TopicCloud, report: Verification) -> None:
@@ -141,10 +137,10 @@ class CloudAudit:
         self._report = report
         head, self.objects = _records(cloud)
         self.first_offset = self.objects[0].first_offset if self.objects else 0
-        """Moves when retention takes objects while they are read."""
+        """Moves when retention removes objects while they are read."""
         self.end_offset = self.objects[-1].end_offset if self.objects else 0
         self.unreadable: list[ObjectDescriptor] = []
-        """Objects that were found to be damaged or missing: what they had is known to be missed."""
+        """Objects that are damaged or missing; their messages are not expected."""
         report.cloud_objects = len(self.objects)
         report.cloud_bytes = sum(one.size for one in self.objects)
         if self.objects:
@@ -180,7 +176,7 @@ class CloudAudit:
                 self._report.add(Finding("cloud", f"the head counts {counted} as {names}, the records {found}"))
 
     def _check_store(self) -> None:
-        """Every object on record lies in the store with its size; what else lies there is told, and no finding."""
+        """Check that every described object is in the store with its size. Other files there are noted, no finding."""
         recorded = {one.key: one for one in self.objects}
         seen: set[str] = set()
         for info in self._cloud.store.list(stream_prefix(self._cloud.topic, self._cloud.stream_id)):
@@ -212,7 +208,7 @@ class CloudAudit:
             self._report.notes.append(f"no record names the object {info.key} of {info.size} bytes: {why}")
 
     def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
-        """The messages of all objects in offset order. An object that is damaged is told of and passed over.
+        """Yield the messages of all objects in offset order. A damaged object is reported and skipped.
 
         Frames that are `aside` are checked and left out undecoded.
         """
@@ -248,22 +244,19 @@ class CloudAudit:
 
 
 def _records(cloud: TopicCloud) -> tuple[UploadHead | None, list[ObjectDescriptor]]:
-    """UploadHead and objects as they were at one moment, also while a broker changes them."""
+    """Return head and objects of one moment, also while a broker changes them."""
     while True:
         before, objects, after = cloud.registry.head(), cloud.registry.objects(), cloud.registry.head()
         if before == after:
             return after, objects
 
 
-# --------------------
-# The log and the cloud as one: what the cloud holds of the pruned part, then the log, with the cloud beside it.
-#
-# So log, cloud and table are each read once. Where the log is pruned, the table is compared with what the cloud holds.
-
-
 @dataclass
 class JoinedLog:
-    """A `LogView`. Without a log it is the cloud alone."""
+    """Log and cloud joined into one `LogView`: the cloud for the pruned part, then the log, compared with the cloud.
+
+    So each is read once. Without a log it is the cloud alone.
+    """
 
     topic: TopicName
     stream_id: str
@@ -292,7 +285,7 @@ class JoinedLog:
         cloud = Side(self.cloud.batches(aside))
         if self.log is not None:
             for batch in self.log.batches(aside):
-                yield from self._before(cloud, batch.column(0)[0].as_py())
+                yield from self._before(cloud, batch.column(OFFSET)[0].as_py())
                 self._compare(cloud, batch)
                 yield batch
         yield from self._rest(cloud)
@@ -306,28 +299,28 @@ class JoinedLog:
                 yield kept
 
     def _compare(self, cloud: Side, batch: pa.RecordBatch) -> None:
-        """The cloud's messages of a stretch of the log must be the log's."""
-        first, last = batch.column(0)[0].as_py(), batch.column(0)[-1].as_py()
+        """Compare the cloud's messages of a batch's range with the log's."""
+        first, last = batch.column(OFFSET)[0].as_py(), batch.column(OFFSET)[-1].as_py()
         reached = first
         while cloud.batch is not None and cloud.first <= last:
             found = cloud.take(last)
-            through = found.column(0)[-1].as_py()
+            through = found.column(OFFSET)[-1].as_py()
             expected = slice_from(batch, reached, through + 1)
             reached = through + 1
-            if not found.column(0).equals(expected.column(0)):
-                self._missing(expected.filter(pc.invert(pc.is_in(expected.column(0), found.column(0)))))
-                found = found.filter(pc.is_in(found.column(0), expected.column(0)))
-                expected = expected.filter(pc.is_in(expected.column(0), found.column(0)))
+            if not found.column(OFFSET).equals(expected.column(OFFSET)):
+                self._missing(expected.filter(pc.invert(pc.is_in(expected.column(OFFSET), found.column(OFFSET)))))
+                found = found.filter(pc.is_in(found.column(OFFSET), expected.column(OFFSET)))
+                expected = expected.filter(pc.is_in(expected.column(OFFSET), found.column(OFFSET)))
             for row, column in differences(conform(found, expected.schema), expected):
-                offset = found.column(0)[row].as_py()
+                offset = found.column(OFFSET)[row].as_py()
                 text = f"column {column!r} in the cloud is not what the log has"
                 self.report.add(Finding("content", text, offset, offset))
             self.report.cloud_compared += found.num_rows
         self._missing(slice_from(batch, reached, max(reached, self.cloud.end_offset)))
 
     def _missing(self, expected: pa.RecordBatch) -> None:
-        """Messages of the log that the objects on record ought to have."""
-        offsets = slice_from(expected, self.cloud.first_offset, self.cloud.end_offset).column(0)
+        """Report messages of the log that the described objects should have."""
+        offsets = slice_from(expected, self.cloud.first_offset, self.cloud.end_offset).column(OFFSET)
         for one in self.cloud.unreadable:
             is_in = pc.and_(pc.greater_equal(offsets, one.first_offset), pc.less(offsets, one.end_offset))
             offsets = offsets.filter(pc.invert(is_in))
@@ -336,7 +329,7 @@ class JoinedLog:
             self.report.add(Finding("gap", text, offsets[0].as_py(), offsets[-1].as_py()))
 
     def _rest(self, cloud: Side) -> Iterator[pa.RecordBatch]:
-        """What only the cloud has. Behind the log's end there is to be nothing."""
+        """Yield what only the cloud has. After the log's end there must be nothing."""
         while cloud.batch is not None:
             batch = cloud.take(cloud.last)
             if self.log is None:
@@ -347,6 +340,6 @@ class JoinedLog:
                 yield kept
             beyond = slice_from(batch, self.log.durable_end)
             if beyond.num_rows:
-                first, last = beyond.column(0)[0].as_py(), beyond.column(0)[-1].as_py()
+                first, last = beyond.column(OFFSET)[0].as_py(), beyond.column(OFFSET)[-1].as_py()
                 text = f"the cloud has messages that the log, which ends at {self.log.durable_end}, does not"
                 self.report.add(Finding("cloud", text, first, last))

@@ -1,4 +1,4 @@
-"""Logs to verify: those of a running broker, or the files of a stopped one. Both are only read."""
+"""Where logs, records and objects to verify come from: a running broker, or the files of a stopped one. Read only."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from icestream.metadata import MetadataStore, keys, open_metadata_store, scan
 from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, slice_from, stream_batches
+from icestream.model.messages import MESSAGE_SCHEMA, OFFSET, slice_from, stream_batches
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.cloud import Cloud, TopicCloud
@@ -35,16 +35,12 @@ from icestream.wal import (
     segment_ranges,
 )
 
-# --------------------
-# What metadata store and object store know of topics, as the settings name them: for looking only.
-
-
 _LOST = "its log is lost: bring it back with `icestream topic recover`, or delete the topic"
 _ONLY_IN_STORE = "only the object store knows of it: bring it back with `icestream topic recover`"
 
 
 class Clouds:
-    """Opens the stores when it is asked for what they have; no object store where the settings name none to share."""
+    """The metadata store and the object store of the settings, opened when they are needed, for reading only."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -52,7 +48,7 @@ class Clouds:
 
     @cached_property
     def _metadata(self) -> MetadataStore:
-        """A file that is missing would be made: an empty store in memory says as much."""
+        """The store; empty, in memory, if the SQLite file is missing: opening it would create it."""
         path = self._settings.metadata.sqlite_path
         is_missing = not self._settings.metadata.etcd_endpoint and path is not None and not path.exists()
         store = open_metadata_store(in_memory=True) if is_missing else open_store(self._settings)
@@ -69,10 +65,10 @@ class Clouds:
 
     @property
     def configured(self) -> bool:
-        return self._settings.cloud.backend not in (None, "memory")  # the memory is that of the broker's process
+        return self._settings.cloud.backend not in (None, "memory")  # memory belongs to the broker's process
 
     def find(self, topic: TopicName, stream_id: str | None = None) -> TopicCloud | None:
-        """A topic's part in the cloud; its stream is that of its record unless it is given."""
+        """Return a topic's cloud objects, of this stream or else of the record's stream."""
         if self._cloud is None:
             return None
         if stream_id is None:
@@ -83,7 +79,7 @@ class Clouds:
         return self._cloud.of(topic, stream_id)
 
     def missing(self, logs: set[TopicName]) -> dict[TopicName, str]:
-        """The topics that ought to have a log and have none among these, and why that is said of each."""
+        """Return the topics that should have a log and have none among these, with the reason."""
         records = [TopicRecord.from_bytes(entry.value) for entry in scan(self._metadata, keys.topics())]
         known = {record.name for record in records} | logs
         missing = {
@@ -131,7 +127,7 @@ class LogView(Protocol):
     def durable_end(self) -> int: ...
     @property
     def known_committed(self) -> int:
-        """So many messages are in the table, as far as whoever keeps the log knows."""
+        """The committed offset, as far as the owner of the log knows it."""
 
     @property
     def storage(self) -> str:
@@ -142,7 +138,7 @@ class LogView(Protocol):
         """What is wrong with the log, known before it is read."""
 
     def batches(self, aside: OffsetRanges = NO_OFFSETS, /) -> Iterator[pa.RecordBatch]:
-        """Its messages from the first kept to the end, in order; messages that were given up are left out.
+        """Yield the messages from the first kept one to the end, in order, without those that were given up.
 
         Frames that are `aside` are left out undecoded: they may be such that nobody can open them.
         """
@@ -154,10 +150,10 @@ class AuditedLogs(Protocol):
     def view(self, topic: TopicName) -> LogView | None: ...
 
     def missing(self, clouds: Clouds, /) -> dict[TopicName, str]:
-        """The topics that ought to have a log and have none, and why that is said of each."""
+        """Return the topics that should have a log and have none, with the reason."""
 
     def is_uploaded(self, topic: TopicName, /) -> bool:
-        """Whether it is known that the cloud has messages of it."""
+        """Return whether the cloud is known to have messages of the topic."""
 
 
 @dataclass
@@ -168,7 +164,7 @@ class BrokerLogs:
         return sorted(TopicName.parse(found.topic) for found in self.client.list_topics())
 
     def missing(self, _clouds: Clouds) -> dict[TopicName, str]:
-        """The broker tells of those it knows as of any other, with what is wrong."""
+        """Return the topics that only the object store has; the broker lists the others like any topic."""
         return {TopicName.parse(topic): _UNKNOWN for topic in self.client.recoverable_topics()["recoverable"]}
 
     def is_uploaded(self, topic: TopicName) -> bool:
@@ -187,12 +183,12 @@ class BrokerLogs:
                 return self._without_table(topic)
 
     def _without_table(self, topic: TopicName) -> LogView | None:
-        """A topic that never waits for the pipeline."""
+        """Return the log of a topic without a table, which the backlog does not list."""
         try:
             described = self.client.describe_topic(topic)
         except TopicNotFoundError:
             return None
-        if described.storage == StorageKind.TABLE:  # made a moment ago: there is nothing to look at yet
+        if described.storage == StorageKind.TABLE:  # just created: there is nothing to check yet
             return None
         return _BrokerLog(self.client, _as_backlog(described), storage=described.storage)
 
@@ -229,13 +225,13 @@ class _BrokerLog:
         return [] if self.backlog.error is None else [self.backlog.error]
 
     def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
-        """Should the broker prune the log while it is read, reading goes on where the log begins then."""
+        """Read the log. If the broker prunes it meanwhile, continue where the log begins then."""
         start = self.start_offset
         while start < self.durable_end:
             reached = start
             try:
                 for batch in self._read(start, aside):
-                    reached = batch.column(0)[-1].as_py() + 1
+                    reached = batch.column(OFFSET)[-1].as_py() + 1
                     yield batch
             except OffsetOutOfRangeError:
                 begins = self.client.describe_topic(self.topic).start_offset
@@ -275,7 +271,7 @@ def _as_backlog(topic: TopicDescription) -> TopicBacklog:
 
 @dataclass
 class DirectoryLogs:
-    """The logs below a directory that no broker uses meanwhile."""
+    """The logs in the data directory of a stopped broker."""
 
     directory: Path
     files: LocalFiles = field(default_factory=LocalFiles)

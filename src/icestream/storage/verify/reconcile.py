@@ -1,7 +1,7 @@
 """Log and table side by side, offset by offset.
 
-Both come in offset order, in batches of their own lengths. What goes through at once is the stretch up to where both
-have been read to. Where the log does not reach (it is pruned, or there is none) the table is checked alone.
+Both come in offset order, in batches of their own lengths. The range that both have read is compared at once. Where the
+log does not reach (it is pruned, or there is none) the table is checked alone.
 """
 
 import math
@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from icestream.model.messages import conform
+from icestream.model.messages import OFFSET, conform
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.storage.verify.logs import LogView
 
-# --------------------
-# Where rows of the same offsets differ. Whole columns are compared at once; only a difference is looked into.
-
+# Differences between rows of the same offsets. Whole columns are compared at once.
 
 _LEAF_ROWS = 16
 MAX_DIFFERENCES = 10
@@ -27,7 +25,7 @@ MAX_DIFFERENCES = 10
 
 
 def differences(found: pa.RecordBatch, expected: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-    """Row number and column of the first few values that differ, of two batches with the same schema."""
+    """Return row number and column of the first few values that differ in two batches of the same schema."""
     left = MAX_DIFFERENCES
     for name in expected.schema.names:
         for row in _unequal(_exact(found.column(name)), _exact(expected.column(name)), 0):
@@ -38,7 +36,7 @@ def differences(found: pa.RecordBatch, expected: pa.RecordBatch) -> Iterator[tup
 
 
 def _exact(column: pa.Array) -> pa.Array:
-    """Floats as the bits they are: one that is not a number is equal to itself."""
+    """Return floats as their bits, so that NaN equals itself."""
     bits = {pa.float16(): pa.int16(), pa.float32(): pa.int32(), pa.float64(): pa.int64()}
     return column.view(bits[column.type]) if kinds.is_floating(column.type) else column
 
@@ -75,12 +73,8 @@ def _same(one: pa.Scalar, other: pa.Scalar) -> bool:
     return False
 
 
-# --------------------
-# One of several streams of batches that are read side by side.
-
-
 class Side:
-    """A stream in offset order, with the batch that is being used up."""
+    """One of several streams that are read in parallel: in offset order, with its current batch."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -93,20 +87,20 @@ class Side:
     @property
     def first(self) -> int:
         assert self.batch is not None
-        return int(self.batch.column(0)[0].as_py())
+        return int(self.batch.column(OFFSET)[0].as_py())
 
     @property
     def last(self) -> int:
         assert self.batch is not None
-        return int(self.batch.column(0)[-1].as_py())
+        return int(self.batch.column(OFFSET)[-1].as_py())
 
     def take(self, through: int) -> pa.RecordBatch:
-        """The rows of the batch up to an offset."""
+        """Return and remove the rows of the batch up to an offset."""
         batch = self.batch
         assert batch is not None
         count = batch.num_rows
         if self.last > through:
-            count = pc.sum(pc.less_equal(batch.column(0), through)).as_py()
+            count = pc.sum(pc.less_equal(batch.column(OFFSET), through)).as_py()
         if count == batch.num_rows:
             self.advance()
         else:
@@ -122,7 +116,7 @@ _BACK = "rows come behind rows with larger offsets: a file's offsets are not as 
 _MAX_RUNS = 50
 
 Advance = Callable[[int], None]
-"""Told the offset that was reached."""
+"""Called with the offset that was reached."""
 
 
 @dataclass
@@ -163,11 +157,11 @@ class Reconciliation:
         begins = self.committed if self.log is None else self.log.start_offset
         alone = _count(found, begins)
         if alone:
-            self._alone(found.column(0).slice(0, alone))
+            self._alone(found.column(OFFSET).slice(0, alone))
             found = found.slice(alone)
         if expected is None:
             if found.num_rows:  # the log has ended before the table: what it lacks there was given up
-                self._alone(found.column(0))
+                self._alone(found.column(OFFSET))
             return
         self._note_lost(begins, expected)
         waiting = expected.num_rows - _count(expected, self.committed)
@@ -183,11 +177,11 @@ class Reconciliation:
 
     def _below_ledger(self, found: pa.RecordBatch) -> pa.RecordBatch:
         self.report.rows += found.num_rows
-        if found.num_rows and found.column(0)[0].as_py() < self.next_offset - 1:
-            self._note("order", _BACK, found.column(0).slice(0, 1))
+        if found.num_rows and found.column(OFFSET)[0].as_py() < self.next_offset - 1:
+            self._note("order", _BACK, found.column(OFFSET).slice(0, 1))
         below = _count(found, self.committed)
         if below < found.num_rows:
-            self._note("ledger", _BEYOND, found.column(0).slice(below))
+            self._note("ledger", _BEYOND, found.column(OFFSET).slice(below))
         return found.slice(0, below)
 
     def _alone(self, offsets: pa.Array) -> None:
@@ -201,7 +195,7 @@ class Reconciliation:
         self.next_offset = max(self.next_offset, offsets[-1].as_py() + 1)
 
     def _compare(self, found: pa.RecordBatch, expected: pa.RecordBatch) -> None:
-        offsets, wanted = found.column(0), expected.column(0)
+        offsets, wanted = found.column(OFFSET), expected.column(OFFSET)
         if not offsets.equals(wanted):
             self._duplicates(offsets)
             self._note("gap", _MISSING, wanted.filter(pc.invert(pc.is_in(wanted, offsets))))
@@ -211,14 +205,14 @@ class Reconciliation:
             expected = expected.take(places.drop_null())
         self._columns(expected)
         for row, column in differences(found, conform(expected, self.schema)):
-            offset = found.column(0)[row].as_py()
+            offset = found.column(OFFSET)[row].as_py()
             self.report.add(Finding("content", f"column {column!r} is not what was published", offset, offset))
         self.report.compared += found.num_rows
 
     def _columns(self, expected: pa.RecordBatch) -> None:
         for name in set(expected.schema.names) - set(self.schema.names):
             if expected.column(name).null_count < expected.num_rows:
-                self._note("content", f"the table has no column {name!r}", expected.column(0))
+                self._note("content", f"the table has no column {name!r}", expected.column(OFFSET))
 
     def _duplicates(self, offsets: pa.Array) -> None:
         if len(offsets) == 0:
@@ -238,7 +232,7 @@ class Reconciliation:
         self.report.lost += max(0, end - first) - missing
 
     def _note(self, kind: Kind, text: str, offsets: pa.Array) -> None:
-        """A finding for each stretch of offsets that follow on each other."""
+        """Add a finding for each run of consecutive offsets."""
         if len(offsets) == 0:
             return
         breaks = pc.greater(pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1)), 1)
@@ -263,17 +257,17 @@ class Reconciliation:
         """The log leaves out what a repair has given up, and nothing else."""
         if expected.num_rows == 0:
             return
-        self.report.lost += max(0, expected.column(0)[0].as_py() - max(self.log_offset, begins))
-        self.log_offset = expected.column(0)[-1].as_py() + 1
+        self.report.lost += max(0, expected.column(OFFSET)[0].as_py() - max(self.log_offset, begins))
+        self.log_offset = expected.column(OFFSET)[-1].as_py() + 1
 
 
 def _count(batch: pa.RecordBatch, below: int) -> int:
-    """How many rows, of a batch in offset order, are below an offset."""
-    if batch.num_rows == 0 or batch.column(0)[0].as_py() >= below:
+    """Return how many rows of a batch are below an offset."""
+    if batch.num_rows == 0 or batch.column(OFFSET)[0].as_py() >= below:
         return 0
-    if batch.column(0)[-1].as_py() < below:
+    if batch.column(OFFSET)[-1].as_py() < below:
         return int(batch.num_rows)
-    return int(pc.sum(pc.less(batch.column(0), below)).as_py())
+    return int(pc.sum(pc.less(batch.column(OFFSET), below)).as_py())
 
 
 def _none(schema: pa.Schema) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The tables to verify, as the settings name them; a catalog that is not there is not made."""
+"""The tables to verify, and the checks of their files. A missing catalog is not created."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from icestream.config import Settings
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import DamagedError
 from icestream.model.frames import Frame
-from icestream.model.messages import Encoding, slice_from
+from icestream.model.messages import OFFSET, Encoding, slice_from
 from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
@@ -25,7 +25,7 @@ class FindTable(Protocol):
 
 
 class NoTables:
-    """Those of a catalog that nobody has made yet."""
+    """The tables of a catalog that does not exist yet: none."""
 
     def find(self, _topic: TopicName) -> TopicTable | None:
         return None
@@ -33,7 +33,7 @@ class NoTables:
 
 @contextlib.contextmanager
 def open_tables(settings: Settings) -> Iterator[FindTable]:
-    """For looking only: opening a catalog in a file that is missing would make the file."""
+    """Open the tables for reading only: opening a missing catalog file would create it."""
     kind, _, path = (settings.catalog.uri or "").partition("?")[0].partition(":///")
     is_file = settings.catalog.type == "sql" and kind.startswith("sqlite") and path not in ("", ":memory:")
     if is_file and not Path(path).exists():
@@ -44,13 +44,13 @@ def open_tables(settings: Settings) -> Iterator[FindTable]:
 
 
 def find_all(topic: TopicName, tables: FindTable) -> list[TopicTable]:
-    """The tables of a topic: its own, and that of its plain Parquet files, those that there are."""
+    """Return the existing tables of a topic: its own, and the one of its plain Parquet files."""
     found = (tables.find(name) for name in StorageFormat.BOTH.all_tables(topic))
     return [table for table in found if table is not None]
 
 
 def reach(tables: Sequence[TopicTable]) -> int:
-    """How far the table goes that goes farthest."""
+    """Return the committed offset of the table that reaches farthest."""
     return max((table.ledger.committed_offset for table in tables), default=0)
 
 
@@ -67,12 +67,11 @@ def note_plain_files(tables: Sequence[TopicTable], report: Verification) -> None
                 )
 
 
-# --------------------
-# The table's files: whether they lie as they should, and are what the table says of them.
-
-
 class TableLayoutAudit:
-    """Is told of row groups as they are opened, those of a file one after the other."""
+    """Checks that the table's files are in order, and that the manifests describe them correctly.
+
+    It gets the row groups as they are opened, those of a file one after the other.
+    """
 
     def __init__(self, contents: TableContents, report: Verification) -> None:
         self._contents = contents
@@ -137,8 +136,7 @@ class TableLayoutAudit:
         self._report.add(Finding(kind, text, first, last, path))
 
 
-# --------------------
-# Frames in quarantine: their files are checked, and the log's and the cloud's copies of them are not opened.
+# Frames in quarantine. Their files are checked; their copies in log and cloud are not decoded.
 
 
 def check_quarantine(table: TopicTable, report: Verification) -> None:
@@ -164,6 +162,6 @@ def rows_not_aside(batch: pa.RecordBatch, aside: OffsetRanges) -> pa.RecordBatch
     """Of a batch, what is not in quarantine: a part of its last frame may be, never one in its middle."""
     if not aside or not batch.num_rows:
         return batch
-    first, end = batch.column(0)[0].as_py(), batch.column(0)[-1].as_py() + 1
+    first, end = batch.column(OFFSET)[0].as_py(), batch.column(OFFSET)[-1].as_py() + 1
     kept = [slice_from(batch, *part) for part in aside.gaps(first, end)]
     return pa.concat_batches(kept) if kept else batch.slice(0, 0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from icestream.model.enums import StorageKind
 from icestream.model.errors import IcestreamError, PermissionDeniedError, UnauthenticatedError
+from icestream.model.messages import OFFSET
 from icestream.model.names import TopicName
 from icestream.model.quarantine import quarantined_ranges
 from icestream.storage.cloud import TopicCloud
@@ -176,6 +177,6 @@ def _read_log(log: LogView, report: Verification, progress: Progress) -> None:
     read = 0
     for batch in log.batches():
         read += batch.num_rows
-        progress(batch.column(0)[-1].as_py() + 1, log.durable_end)
+        progress(batch.column(OFFSET)[-1].as_py() + 1, log.durable_end)
     report.lost = log.durable_end - log.start_offset - read
     report.waiting = read if log.storage == StorageKind.TABLE else 0
