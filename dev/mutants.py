@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         "record-sync",
         "the datasync of a record before it is renamed",
-        (("wal:write_record", drop("datasync")),),
+        (("wal:write_file", drop("datasync")),),
         (f"{SAFEGUARDS}::test_a_new_log_is_there_after_every_power_cut_from_the_moment_it_is_open",),
     ),
     Mutant(

@@ -96,6 +96,18 @@ def write_all(file: File, buffers: Sequence[Bytes], position: int, *, durable: b
                 pending[0] = pending[0][written:]
 
 
+def write_file(files: Files, path: Path, buffers: Sequence[Bytes]) -> None:
+    """Create a file with these bytes, durably, in place of an old one. The caller syncs the directory."""
+    if files.exists(path):
+        files.remove(path)
+    file = files.open(path, create=True)
+    try:
+        write_all(file, buffers, 0)
+        file.datasync()
+    finally:
+        file.close()
+
+
 def make_directories(files: Files, path: Path) -> None:
     """Make a directory and its parents, each durable before the next.
 

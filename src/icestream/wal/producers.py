@@ -17,7 +17,7 @@ import xxhash
 from icestream.model.errors import ProducerFencedError, SequenceError
 from icestream.model.frames import Frame
 from icestream.model.messages import Encoding
-from icestream.wal.files import Files
+from icestream.wal.files import Files, write_file
 
 REMEMBERED_BATCHES = 16
 _LOST = ""
@@ -121,14 +121,7 @@ class Producers:
 
         Recovery can rebuild it from the segments before, but only as long as retention has not removed them.
         """
-        if files.exists(path):
-            files.remove(path)
-        file = files.open(path, create=True)
-        try:
-            file.write([self.to_bytes()], 0)
-            file.datasync()
-        finally:
-            file.close()
+        write_file(files, path, [self.to_bytes()])
 
     def load(self, files: Files, path: Path) -> bool:
         """Add the state in a file. Return False if it is missing or damaged."""

@@ -21,23 +21,14 @@ import xxhash
 
 from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError
-from icestream.wal.files import Files
+from icestream.wal.files import Files, write_file
 
 
 def write_record(files: Files, path: Path, fields: dict[str, Any]) -> None:
     line = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode() + b"\n"
     data = line + b"xxh3 " + xxhash.xxh3_64_hexdigest(line).encode() + b"\n"
     temporary = path.with_name(path.name + ".tmp")
-    if files.exists(temporary):
-        files.remove(temporary)
-    file = files.open(temporary, create=True)
-    try:
-        written = file.write([data], 0)
-        if written != len(data):
-            raise OSError(f"only {written} of {len(data)} bytes were written to {temporary}")
-        file.datasync()
-    finally:
-        file.close()
+    write_file(files, temporary, [data])
     files.replace(temporary, path)
     files.sync_directory(path.parent)
 

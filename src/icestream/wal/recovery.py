@@ -25,7 +25,7 @@ from icestream.model.errors import DamagedError
 from icestream.model.frame_bytes import Corrupt, Decoded, Scan
 from icestream.model.sparse_index import SparseIndex
 from icestream.wal.disk_errors import SafeLogger
-from icestream.wal.files import File, Files, write_all
+from icestream.wal.files import File, Files, write_all, write_file
 from icestream.wal.producers import Producers
 from icestream.wal.records import CHECKPOINT_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.segment import (
@@ -335,10 +335,5 @@ def keep_torn(files: Files, directory: Path, name: str, data: bytes) -> None:
     files.sync_directory(directory)
     taken = set(files.names(torn))
     number = next(number for number in range(len(taken) + 1) if f"{name}.{number}" not in taken)
-    file = files.open(torn / f"{name}.{number}", create=True)
-    try:
-        write_all(file, [data], 0)
-        file.datasync()
-    finally:
-        file.close()
+    write_file(files, torn / f"{name}.{number}", [data])
     files.sync_directory(torn)

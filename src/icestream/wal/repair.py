@@ -41,7 +41,8 @@ from icestream.wal.segment import (
 )
 
 _NEW_SUFFIX = ".repaired"
-_MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
+MAX_LOST_MESSAGES = (1 << 32) - 1
+"""The most messages that one frame's header can count."""
 
 
 @dataclass
@@ -230,7 +231,7 @@ class _NewSegment:
             self.lost.append((self._offset, offset))
         time_us = self._times[-1] if self._times else 0
         while offset > self._offset:
-            count = min(offset - self._offset, _MAX_LOST_MESSAGES)
+            count = min(offset - self._offset, MAX_LOST_MESSAGES)
             self._write(Frame(self._offset, count, time_us, self._epoch, "", 0, Encoding.LOST, 0, b""))
 
     def _write(self, frame: Frame) -> None:

@@ -16,11 +16,10 @@ from typing import NamedTuple
 from icestream.model.errors import ConflictError
 from icestream.model.frame_bytes import encode, prepare
 from icestream.model.messages import Encoding
-from icestream.wal.files import Files, make_directories, write_all
+from icestream.wal.files import Files, make_directories, write_file
 from icestream.wal.records import STREAM_FILE, Checkpoint, StreamInfo
+from icestream.wal.repair import MAX_LOST_MESSAGES
 from icestream.wal.segment import PRODUCERS_SUFFIX, SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, segment_path
-
-_MAX_LOST_MESSAGES = (1 << 32) - 1  # what one frame's header can count
 
 
 class LogStart(NamedTuple):
@@ -42,7 +41,7 @@ def restore_log(files: Files, directory: Path, aside: Path, stream: StreamInfo, 
     make_directories(files, aside)
     stream.save(files, aside)
     if start.producers:
-        _write(files, segment_path(aside, start.offset, PRODUCERS_SUFFIX), [start.producers])
+        write_file(files, segment_path(aside, start.offset, PRODUCERS_SUFFIX), [start.producers])
     position = _write_segment(files, aside, stream, start)
     Checkpoint(
         segment_number=start.segment_number,
@@ -69,7 +68,7 @@ def _write_segment(files: Files, directory: Path, stream: StreamInfo, start: Log
     buffers = [encode_header(header)]
     position = SEGMENT_HEADER_BYTES
     while offset < start.end_offset:
-        count = min(start.end_offset - offset, _MAX_LOST_MESSAGES)
+        count = min(start.end_offset - offset, MAX_LOST_MESSAGES)
         payload = prepare(b"", message_count=count, encoding=Encoding.LOST, schema_id=0, producer="", sequence=0)
         frame = encode(
             payload,
@@ -82,19 +81,10 @@ def _write_segment(files: Files, directory: Path, stream: StreamInfo, start: Log
         buffers += [bytes(part) for part in frame]
         position += payload.frame_bytes
         offset += count
-    _write(files, segment_path(directory, start.offset), buffers)
+    write_file(files, segment_path(directory, start.offset), buffers)
     return position
 
 
 def _remove(files: Files, directory: Path) -> None:
     if files.exists(directory):
         files.remove_tree(directory)
-
-
-def _write(files: Files, path: Path, buffers: list[bytes]) -> None:
-    file = files.open(path, create=True)
-    try:
-        write_all(file, buffers, 0)
-        file.datasync()
-    finally:
-        file.close()
