@@ -179,6 +179,9 @@ class ScriptedStream:
         self._lost: int | None = None
         """The id of the request whose acknowledgement is lost."""
         self._is_lost = threading.Event()
+        self._late: int | None = None
+        """The id of a batch of a broken stream that the broker has just got."""
+        self._is_late_done = threading.Event()
         self.is_ended = False
 
     def write_now(self, message: Any) -> None:
@@ -192,9 +195,15 @@ class ScriptedStream:
         if self._lost is not None:
             self._is_lost.wait()
             raise fl.FlightUnavailableError(BROKEN)
+        if self._late is not None:
+            self._is_late_done.wait()  # whether it was stored decides what later faults may do to its copies
+            self._late = None
         while True:
             due = self._script.due_batch()
             if due is not None:
+                request, _ = _opened(due)
+                self._requests[request["id"]] = request
+                self._late, self._is_late_done = request["id"], threading.Event()
                 return due
             chunk = next(self._chunks)
             request, fate = self._script.arrived(chunk)
@@ -219,6 +228,8 @@ class ScriptedStream:
             self._is_lost.set()
             return
         self._script.acknowledge(self, message, request)
+        if ack.get("id") == self._late:
+            self._is_late_done.set()
 
 
 class RecordedExchange:
