@@ -118,7 +118,7 @@ def test_what_only_a_table_can_do_is_refused_at_creation(stage: LogStage, option
 
 
 def test_an_unknown_kind_of_storage_is_refused(stage: LogStage) -> None:
-    with pytest.raises(InvalidRequestError, match="'tape' is not a kind of storage") as caught:
+    with pytest.raises(InvalidRequestError, match='storage must be one of table, log, not "tape"') as caught:
         stage.storage.topics.create("default/other", storage="tape")
     assert caught.value.remedy == "use table or log"
 

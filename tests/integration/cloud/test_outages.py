@@ -116,7 +116,7 @@ def test_a_broker_that_knows_of_a_newer_owner_takes_no_more_messages(stage: Stag
         assert topic.log.durable_end == 20
         (stats,) = storage.stats("default/events")
         assert stats.error is not None
-        assert "taken the topic's cloud objects over" in stats.error
+        assert "taken over the topic's cloud objects" in stats.error
         assert stats.message_count == 20
 
 
@@ -180,7 +180,7 @@ def test_a_log_that_fails_in_an_unknown_way_keeps_no_other_from_being_opened(sta
         uploading.start(lambda: [fail, opened.set])
         assert opened.wait(PATIENCE_SECONDS)
         uploading.stop()
-    assert any("cannot be opened" in line["event"] for line in logs)
+    assert any(line["event"] == "log_open_failed_for_upload" for line in logs)
 
 
 def test_offsets_are_reserved_though_a_topic_fails_in_an_unknown_way(

@@ -95,7 +95,7 @@ def test_a_lost_object_is_told_by_name(storage: IcebergStorage) -> None:
     assert descriptor is not None
     cloud.store.delete(descriptor.key)
     reader = topic.reader(StartPosition.earliest())
-    with pytest.raises(DamagedError, match="gone") as caught:
+    with pytest.raises(DamagedError, match="missing") as caught:
         reader.read()
     assert caught.value.details["object"] == descriptor.key
     assert caught.value.details["end_offset"] == descriptor.end_offset

@@ -120,7 +120,7 @@ def test_every_way_to_ask(tmp_path: Path) -> None:
         assert sent.status_code == 200
         address = f"{broker.doors['http']}/api/v1/tenants"
         listed = http.get(address, headers=all_of_it).json()
-        assert [one.tenant for one in listed.tenants] == ["acme"]
+        assert [one["tenant"] for one in listed["tenants"]] == ["acme"]
         own = http.get(f"{address}/acme", headers=acme).json()
         assert own["received"]["logs"]["rows"] == 5
         assert (own["topics"], own["pipeline"]["messages"]) == (1, 0)
