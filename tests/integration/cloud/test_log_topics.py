@@ -118,9 +118,8 @@ def test_what_only_a_table_can_do_is_refused_at_creation(stage: LogStage, option
 
 
 def test_an_unknown_kind_of_storage_is_refused(stage: LogStage) -> None:
-    with pytest.raises(InvalidRequestError, match='storage must be one of table, log, not "tape"') as caught:
+    with pytest.raises(InvalidRequestError, match='storage must be one of table, log, not "tape"'):
         stage.storage.topics.create("default/other", storage="tape")
-    assert caught.value.remedy == "use table or log"
 
 
 def test_no_message_of_it_is_acknowledged_from_a_table(stage: LogStage) -> None:
