@@ -20,10 +20,7 @@ import pyarrow.parquet as pq
 from icestream.config import Settings
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
-from icestream.table import Tables, TableSpec, TopicTable
-from icestream.table.bloom import filter_notes
-from icestream.table.planning import FilePlan
-from icestream.table.scan import OpenFile, ScanRequest
+from icestream.table import FilePlan, OpenFile, ScanRequest, Tables, TableSpec, TopicTable, filter_notes
 from icestream.telemetry import Signal
 from icestream.telemetry.topics import SORT_BY
 from icestream_bench.figures import Latencies, bytes_read

@@ -13,8 +13,7 @@ from statistics import median
 from time import process_time
 from typing import Any
 
-from icestream.telemetry import Signal, to_batch
-from icestream.telemetry.schemas import REQUESTS
+from icestream.telemetry import REQUESTS, Signal, to_batch
 
 ITEMS = 512
 SPAN_ATTRIBUTES = 10

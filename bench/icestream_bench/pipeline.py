@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from icestream.client import Client
-from icestream.client.client import MAX_IN_FLIGHT
+from icestream.client import MAX_IN_FLIGHT, Client
 from icestream.config import Settings
 from icestream.pipeline.driver import Runner
 from icestream.pipeline.spark.session import Spark

@@ -14,8 +14,7 @@ from icestream.cloud import ObjectDescriptor, ObjectName, Trailer
 from icestream.model.errors import DamagedError, InvalidRequestError, ObjectNotFoundError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.cloud import TopicCloud
-from icestream.storage.verify import Clouds
-from icestream.storage.verify.cloud import ObjectCheck, read_trailer
+from icestream.storage.verify import Clouds, ObjectCheck, read_trailer
 
 _FRAME_LIMIT = 20
 

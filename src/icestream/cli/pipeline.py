@@ -19,9 +19,9 @@ from icestream.config import Settings
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
+from icestream.pipeline import PassFigures
 from icestream.pipeline.child_process import read_settings as settings_of_parent
 from icestream.pipeline.driver import Runner
-from icestream.pipeline.report import PassFigures
 from icestream.pipeline.spark.session import Spark, SparkOnDemand
 from icestream.table import Tables
 

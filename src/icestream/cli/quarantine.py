@@ -29,10 +29,11 @@ from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, Encoding, check_batch, decode_body, decode_schema
 from icestream.model.names import TopicName, copied
 from icestream.model.quarantine import Quarantined, frame_file
-from icestream.storage.verify.tables import FindTable, find_all, open_tables
-from icestream.table import Tables, TopicTable
-from icestream.table.quarantine import (
+from icestream.storage.verify import FindTable, find_all, open_tables
+from icestream.table import (
     QuarantineRecord,
+    Tables,
+    TopicTable,
     mark_retried,
     quarantining_topics,
     read_frame,

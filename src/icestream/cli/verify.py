@@ -16,7 +16,7 @@ from icestream.client import BrokerEndpoint, Client
 from icestream.config import Settings
 from icestream.model.errors import DirectoryInUseError, IcestreamError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.storage.logs import LOCK_FILE, exclusive_directory
+from icestream.storage import LOCK_FILE, exclusive_directory
 from icestream.storage.verify import (
     AuditedLogs,
     BrokerLogs,

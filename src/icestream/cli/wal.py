@@ -19,7 +19,7 @@ from icestream.cli.output import (
     table,
 )
 from icestream.model.errors import InvalidRequestError
-from icestream.storage.logs import LOCK_FILE, exclusive_directory
+from icestream.storage import LOCK_FILE, exclusive_directory
 from icestream.wal import (
     LocalFiles,
     LogProblem,

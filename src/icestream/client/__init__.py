@@ -28,10 +28,21 @@ How it is built:
 Not safe across a fork: make clients afterwards.
 """
 
-from icestream.client.client import Client
+from icestream.client.aio import (
+    AsyncBatchReceipt,
+    AsyncClient,
+    AsyncConsumer,
+    AsyncProducer,
+    AsyncReceipt,
+    AsyncSubscription,
+)
+from icestream.client.client import MAX_IN_FLIGHT, Client
+from icestream.client.connection import SERVER, Backoff, poll_directly
 from icestream.client.consumer import Consumer
 from icestream.client.endpoint import BrokerEndpoint
+from icestream.client.pipeline import PipelineBacklog, TopicBacklog
 from icestream.client.producer import Producer
+from icestream.client.range_reader import FrameReader
 from icestream.client.receipt import BatchReceipt, Receipt
 from icestream.client.subscription import Subscription
 from icestream.model.messages import Message
@@ -39,15 +50,28 @@ from icestream.protocol.admin import TopicDescription, TopicSummary
 from icestream.protocol.subscribe import SubscriptionDescription
 
 __all__ = [
+    "MAX_IN_FLIGHT",
+    "SERVER",
+    "AsyncBatchReceipt",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncReceipt",
+    "AsyncSubscription",
+    "Backoff",
     "BatchReceipt",
     "BrokerEndpoint",
     "Client",
     "Consumer",
+    "FrameReader",
     "Message",
+    "PipelineBacklog",
     "Producer",
     "Receipt",
     "Subscription",
     "SubscriptionDescription",
+    "TopicBacklog",
     "TopicDescription",
     "TopicSummary",
+    "poll_directly",
 ]

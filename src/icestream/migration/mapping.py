@@ -22,9 +22,7 @@ import pyarrow.types as kinds
 from icestream.migration.nested import dense_parts, rebuilt, text_bytes
 from icestream.model.errors import InvalidMessageError, InvalidRequestError
 from icestream.model.messages import ENVELOPE
-from icestream.telemetry import Signal
-from icestream.telemetry.arrays import timestamps
-from icestream.telemetry.schemas import SERVICE_NAME
+from icestream.telemetry import SERVICE_NAME, Signal, timestamps
 
 # Conversion of values from one Arrow type to another without loss. The types decide once whether they fit. What depends
 # on values (a number that is too large, a string that is not UTF-8) is checked during conversion, and raises

@@ -23,3 +23,9 @@ Modules: `driver` is the loop; `planner` decides what a pass writes; `one_pass` 
 Spark's workers; `commit` commits what they wrote; `state` is what the driver remembers; `sources` is where messages
 come from; `quarantine`, `maintenance` and `spark` are packages; `supervisor` runs a pipeline as the broker's child.
 """
+
+from icestream.pipeline.report import PassFigures
+
+__all__ = [
+    "PassFigures",
+]

@@ -11,16 +11,17 @@ from typing import NamedTuple
 
 import structlog
 
-from icestream.client.pipeline import TopicBacklog
+from icestream.client import TopicBacklog
 from icestream.cloud import ObjectDescriptor, ObjectStore, topic_prefix
 from icestream.config import Settings
 from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.errors import DamagedError, ObjectNotFoundError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.storage.cloud import MetadataRegistry
-from icestream.storage.cloud.discovery import (
+from icestream.storage import TopicRecord, open_store
+from icestream.storage.cloud import (
     FoundObject,
     FoundStream,
+    MetadataRegistry,
     TopicFile,
     describe,
     find_streams,
@@ -28,8 +29,6 @@ from icestream.storage.cloud.discovery import (
     read_trailer,
     record_of,
 )
-from icestream.storage.facade import open_store
-from icestream.storage.record import TopicRecord
 
 _log = structlog.get_logger(__name__)
 

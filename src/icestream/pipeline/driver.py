@@ -14,8 +14,7 @@ from typing import Self
 
 import structlog
 
-from icestream.client import Client
-from icestream.client.connection import Backoff
+from icestream.client import Backoff, Client
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName

@@ -12,8 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from icestream.client import BrokerEndpoint, Client
-from icestream.client.range_reader import FrameReader
+from icestream.client import BrokerEndpoint, Client, FrameReader
 from icestream.cloud import CloudReader, ObjectDescriptor, ObjectMap, ObjectStore, ReadPool, StaticDescriptions
 from icestream.config import CloudSettings, ReaderSettings
 from icestream.model.errors import DamagedError

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
-from icestream.client.pipeline import TopicBacklog
+from icestream.client import TopicBacklog
 from icestream.config import Settings
 from icestream.model.names import TopicName
 from icestream.model.units import MIB

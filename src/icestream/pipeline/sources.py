@@ -22,8 +22,7 @@ from uuid import uuid4
 
 import structlog
 
-from icestream.client import Client
-from icestream.client.pipeline import PipelineBacklog, TopicBacklog
+from icestream.client import Client, PipelineBacklog, TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
 from icestream.model.frames import Frame

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from icestream.client.pipeline import TopicBacklog
+from icestream.client import TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import STREAM_SCHEMA, decode_schema, stream_schema

@@ -13,8 +13,7 @@ from time import monotonic
 
 import structlog
 
-from icestream.client import BrokerEndpoint
-from icestream.client.connection import Backoff
+from icestream.client import Backoff, BrokerEndpoint
 from icestream.config import Settings
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.pipeline.child_process import BoundedLog, Child, ChildState, encode_settings

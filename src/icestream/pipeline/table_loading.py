@@ -2,7 +2,7 @@
 
 import structlog
 
-from icestream.client.pipeline import TopicBacklog
+from icestream.client import TopicBacklog
 from icestream.model.errors import IcestreamError, OffsetOutOfRangeError
 from icestream.pipeline.sources import MessageSources, backfill_before_log
 from icestream.pipeline.state import Sink, TopicState

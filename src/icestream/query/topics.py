@@ -11,8 +11,7 @@ from icestream.model.errors import InvalidRequestError, TopicNotFoundError, Unav
 from icestream.model.filters import Filter
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-from icestream.reader import Selection, TableTier, TopicReader
-from icestream.reader.table_tier import TableTierRead
+from icestream.reader import Selection, TableTier, TableTierRead, TopicReader
 from icestream.storage import IcebergStorage, ReadOnlyStorage, Topic
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from icestream.reader.context import ReadContext
 from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
 from icestream.reader.log_tier import LogTier
 from icestream.reader.position import resolve
-from icestream.reader.stateless import StatelessReader
-from icestream.reader.table_tier import TableTier
+from icestream.reader.stateless import StatelessReader, farthest
+from icestream.reader.table_tier import TableTier, TableTierRead
 from icestream.reader.tail import Tail, Tails
 from icestream.reader.tiers import Selection, Tier, TierRead
 
@@ -51,10 +51,12 @@ __all__ = [
     "Selection",
     "StatelessReader",
     "TableTier",
+    "TableTierRead",
     "Tail",
     "Tails",
     "Tier",
     "TierRead",
     "TopicReader",
+    "farthest",
     "resolve",
 ]

@@ -20,10 +20,15 @@ from prometheus_client.registry import Collector
 from icestream import __version__
 from icestream.model.errors import ClosedError, IcestreamError
 from icestream.protocol.admin import TenantStats
-from icestream.storage import IcebergStorage, Topic
-from icestream.storage.pipeline_figures import PipelineFigures
-from icestream.storage.stats import table_figures, upload_figures
-from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
+from icestream.storage import (
+    OTHER_TENANT,
+    IcebergStorage,
+    PipelineFigures,
+    TenantFigures,
+    Topic,
+    table_figures,
+    upload_figures,
+)
 from icestream.subscription import BrokerSubscription, SubscriptionStats
 from icestream.wal import Log, LogState
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from icestream.client.connection import Backoff
+from icestream.client import Backoff
 from icestream.model.errors import IcestreamError
 from icestream.spark.columns import FrameRows
 from icestream.spark.options import SourceOptions

@@ -32,19 +32,39 @@ with IcebergStorage(load_settings(overrides={"data_dir": "data"})) as storage:
 from icestream.model.enums import AckLevel
 from icestream.model.offsets import StartPosition
 from icestream.reader import TopicReader
-from icestream.storage.facade import IcebergStorage
-from icestream.storage.publishing import PublishItem
+from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
+from icestream.storage.facade import IcebergStorage, open_store
+from icestream.storage.logs import LOCK_FILE, exclusive_directory
+from icestream.storage.pipeline_figures import PipelineFigures
+from icestream.storage.publishing import ByteBudget, PublishItem
 from icestream.storage.read_only import ReadOnlyStorage
-from icestream.storage.record import TopicRecord
+from icestream.storage.record import TopicRecord, topic_schema
+from icestream.storage.stats import table_figures, topic_stats, upload_figures
+from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.storage.topic import Topic
 
 __all__ = [
+    "LOCK_FILE",
+    "OTHER_TENANT",
     "AckLevel",
+    "ByteBudget",
     "IcebergStorage",
+    "PipelineFigures",
     "PublishItem",
     "ReadOnlyStorage",
     "StartPosition",
+    "TenantFigures",
     "Topic",
     "TopicReader",
     "TopicRecord",
+    "cloud_objects",
+    "exclusive_directory",
+    "flush_topic",
+    "open_store",
+    "recover_topic",
+    "recoverable_topics",
+    "table_figures",
+    "topic_schema",
+    "topic_stats",
+    "upload_figures",
 ]

@@ -25,8 +25,8 @@ from icestream.model.offsets import StartPosition
 from icestream.protocol.admin import TopicStats
 from icestream.reader import ReadContext, Tails, TopicReader
 from icestream.storage.backlog import Backlog
-from icestream.storage.cloud import Cloud
 from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.cloud.topic_cloud import Cloud
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
 from icestream.storage.housekeeping import Periodic, keep_logs, stop_all, sync_logs
 from icestream.storage.logs import exclusive_directory

@@ -14,9 +14,9 @@ from icestream.model.clock import Clock
 from icestream.model.errors import DeadlineError, IcestreamError, InvalidRequestError, LogLostError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.reader import ReadContext
-from icestream.storage.cloud import Cloud
 from icestream.storage.cloud.discovery import TopicFile, find_streams
 from icestream.storage.cloud.recovery import MakeLog, RecoveryReport, TopicRecovery
+from icestream.storage.cloud.topic_cloud import Cloud
 from icestream.storage.logs import Logs
 from icestream.storage.record import TopicRecord
 from icestream.wal import StreamInfo

@@ -19,8 +19,7 @@ from icestream.model.errors import IcestreamError
 from icestream.model.messages import Message, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-from icestream.reader import StatelessReader
-from icestream.reader.stateless import farthest
+from icestream.reader import StatelessReader, farthest
 
 if TYPE_CHECKING:
     from icestream.model.filters import Filter

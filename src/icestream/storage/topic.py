@@ -33,7 +33,7 @@ from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.protocol.admin import TopicAttributes, TopicDescription, TopicSummary
 from icestream.reader import CloudTier, LogTier, ReadContext, Selection, TableTier, Tail, Tier, TopicReader, resolve
-from icestream.storage.cloud import TopicCloud
+from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.record import TopicRecord, topic_schema
 from icestream.wal import Log, Payload, prepare
 

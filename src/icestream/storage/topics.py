@@ -25,9 +25,10 @@ from icestream.model.names import COPY_SUFFIX, TopicName, is_copy
 from icestream.protocol.admin import TopicKeywords
 from icestream.protocol.parsing import convert
 from icestream.reader import ReadContext
-from icestream.storage.cloud import Cloud, MetadataRegistry
 from icestream.storage.cloud.recovery import RecoveryReport
+from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.reservation import LoneReservation
+from icestream.storage.cloud.topic_cloud import Cloud
 from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_storage

@@ -25,10 +25,22 @@ Example::
         ...
 """
 
+from icestream.table.bloom import filter_notes
 from icestream.table.contents import StoredFile, TableContents, read_contents, topics_with_tables
 from icestream.table.history import AddedFile
 from icestream.table.ledger import Ledger
-from icestream.table.scan import ReadLimits, RowGroup, ordered_scan
+from icestream.table.planning import FilePlan
+from icestream.table.quarantine import (
+    QuarantineRecord,
+    copy_entry,
+    mark_retried,
+    quarantine_frame,
+    quarantining_topics,
+    read_frame,
+    read_record,
+    read_retried,
+)
+from icestream.table.scan import OpenFile, ReadLimits, RowGroup, ScanRequest, ordered_scan
 from icestream.table.schema import check_table_schema, stored_fields, to_stored
 from icestream.table.spark_catalog import spark_catalog_options
 from icestream.table.tables import Tables, TableSpec
@@ -38,9 +50,13 @@ from icestream.table.writer import TableWriter, WrittenFile, write_to_tables
 
 __all__ = [
     "AddedFile",
+    "FilePlan",
     "Ledger",
+    "OpenFile",
+    "QuarantineRecord",
     "ReadLimits",
     "RowGroup",
+    "ScanRequest",
     "StoredFile",
     "TableContents",
     "TableSpec",
@@ -49,8 +65,16 @@ __all__ = [
     "TopicTable",
     "WrittenFile",
     "check_table_schema",
+    "copy_entry",
+    "filter_notes",
+    "mark_retried",
     "ordered_scan",
+    "quarantine_frame",
+    "quarantining_topics",
     "read_contents",
+    "read_frame",
+    "read_record",
+    "read_retried",
     "sample_row",
     "spark_catalog_options",
     "stored_fields",

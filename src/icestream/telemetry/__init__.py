@@ -19,17 +19,29 @@ send; `combine` joins requests that wait together; `topics` finds or creates top
 and columns; `wire`, `attributes`, `arrays` and `convert` turn requests into rows, `encode` turns rows into requests.
 """
 
+from icestream.telemetry.arrays import timestamps
 from icestream.telemetry.convert import to_batch
 from icestream.telemetry.encode import to_request
-from icestream.telemetry.schemas import AttributeOwner, ConversionOptions, Promoted, Signal, topic_schema
+from icestream.telemetry.schemas import (
+    REQUESTS,
+    SERVICE_NAME,
+    AttributeOwner,
+    ConversionOptions,
+    Promoted,
+    Signal,
+    topic_schema,
+)
 from icestream.telemetry.wire import json_to_request
 
 __all__ = [
+    "REQUESTS",
+    "SERVICE_NAME",
     "AttributeOwner",
     "ConversionOptions",
     "Promoted",
     "Signal",
     "json_to_request",
+    "timestamps",
     "to_batch",
     "to_request",
     "topic_schema",

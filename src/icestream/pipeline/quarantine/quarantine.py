@@ -23,8 +23,7 @@ from icestream.pipeline.quarantine.worker_probe import Jobs, probe_workers
 from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.state import TopicState
 from icestream.pipeline.tasks import Written
-from icestream.table import TopicTable
-from icestream.table.quarantine import quarantine_frame, read_retried
+from icestream.table import TopicTable, quarantine_frame, read_retried
 
 _log = structlog.get_logger(__name__)
 

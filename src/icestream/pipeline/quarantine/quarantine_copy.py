@@ -14,8 +14,7 @@ from icestream.model.errors import DamagedError
 from icestream.model.names import copied
 from icestream.model.quarantine import Quarantined
 from icestream.pipeline.commit import PendingCommit
-from icestream.table import Tables, TopicTable
-from icestream.table.quarantine import copy_entry
+from icestream.table import Tables, TopicTable, copy_entry
 
 _log = structlog.get_logger(__name__)
 

@@ -14,12 +14,17 @@ from icestream.model.offsets import StartPosition
 from icestream.protocol import admin, pipeline, subscribe
 from icestream.protocol.parsing import given, parse
 from icestream.server.access import ACTIONS, Access, open_subscription, subscription_stats, topics_of
-from icestream.storage import IcebergStorage
-from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
-from icestream.storage.pipeline_figures import PipelineFigures
-from icestream.storage.record import topic_schema
-from icestream.storage.stats import topic_stats
-from icestream.storage.tenant_figures import TenantFigures
+from icestream.storage import (
+    IcebergStorage,
+    PipelineFigures,
+    TenantFigures,
+    cloud_objects,
+    flush_topic,
+    recover_topic,
+    recoverable_topics,
+    topic_schema,
+    topic_stats,
+)
 from icestream.subscription import describe
 from icestream.wal import check_offset, split_range
 

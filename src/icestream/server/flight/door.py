@@ -11,7 +11,7 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
-from icestream.client.connection import SERVER, poll_directly
+from icestream.client import SERVER, poll_directly
 from icestream.model.callers import EVERYTHING, Caller, Callers
 from icestream.model.errors import (
     IcestreamError,

@@ -31,8 +31,7 @@ from icestream.server.http.subscriptions import Consumers, ReceivingApi, Subscri
 from icestream.server.http.system import SqlApi, SystemApi, TenantsApi
 from icestream.server.http.topics import CloudApi, TopicsApi
 from icestream.server.metrics import BrokerMetrics
-from icestream.storage import IcebergStorage
-from icestream.storage.tenant_figures import TenantFigures
+from icestream.storage import IcebergStorage, TenantFigures
 
 
 def http_app(

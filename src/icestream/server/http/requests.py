@@ -21,7 +21,7 @@ from icestream.model.errors import InvalidMessageError, InvalidRequestError, Too
 from icestream.protocol.parsing import convert, parse_unbounded
 from icestream.server.access import OPERATIONS, Access
 from icestream.server.http.errors import SlowRequestError, UnsupportedMediaTypeError, shorten
-from icestream.storage.publishing import ByteBudget
+from icestream.storage import ByteBudget
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 JSON = "application/json"

@@ -40,9 +40,7 @@ from icestream.server.http.requests import (
 )
 from icestream.server.http.topics import page_of
 from icestream.server.metrics import BrokerMetrics
-from icestream.storage import IcebergStorage
-from icestream.storage.stats import topic_stats
-from icestream.storage.tenant_figures import TenantFigures
+from icestream.storage import IcebergStorage, TenantFigures, topic_stats
 
 
 class SystemApi:

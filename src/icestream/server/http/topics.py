@@ -31,8 +31,7 @@ from icestream.server.http.requests import (
     parse_query,
     refuse_query,
 )
-from icestream.storage import IcebergStorage, Topic
-from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
+from icestream.storage import IcebergStorage, Topic, cloud_objects, flush_topic, recover_topic, recoverable_topics
 
 TOPICS_PATH = "/api/v1/topics"
 TOPIC_PATH = f"{TOPICS_PATH}/{{namespace}}/{{name}}"

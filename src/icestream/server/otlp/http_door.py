@@ -25,7 +25,7 @@ from icestream.server.http.requests import JSON, bounded_body, check_media_type,
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.otlp.receiver import Receiver
 from icestream.server.otlp.status import Status, status_of
-from icestream.storage.publishing import ByteBudget
+from icestream.storage import ByteBudget
 from icestream.telemetry import Signal
 from icestream.telemetry.tenants import TelemetrySender
 

@@ -9,7 +9,29 @@ gap; offsets are reserved in the metadata store before messages get them, so tha
 `recovery` brings a topic back whose log is lost.
 """
 
+from icestream.storage.cloud.discovery import (
+    FoundObject,
+    FoundStream,
+    TopicFile,
+    describe,
+    find_streams,
+    in_order,
+    read_trailer,
+    record_of,
+)
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.storage.cloud.topic_cloud import Cloud, TopicCloud
 
-__all__ = ["Cloud", "MetadataRegistry", "TopicCloud"]
+__all__ = [
+    "Cloud",
+    "FoundObject",
+    "FoundStream",
+    "MetadataRegistry",
+    "TopicCloud",
+    "TopicFile",
+    "describe",
+    "find_streams",
+    "in_order",
+    "read_trailer",
+    "record_of",
+]

@@ -15,7 +15,7 @@ from icestream.protocol.admin import (
     RecoverableTopics,
     RecoveredTopic,
 )
-from icestream.storage.cloud import TopicCloud
+from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.facade import IcebergStorage
 from icestream.storage.topic import Topic
 

@@ -19,9 +19,10 @@ a running broker, or the files of a stopped one. `cloud` checks the objects, and
 checks the table's files. `reconcile` compares log and cloud with the table. `findings` is the result.
 """
 
+from icestream.storage.verify.cloud import ObjectCheck, read_trailer
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import AuditedLogs, BrokerLogs, Clouds, DirectoryLogs, LogView
-from icestream.storage.verify.tables import open_tables
+from icestream.storage.verify.tables import FindTable, find_all, open_tables
 from icestream.storage.verify.verify import verify_topic
 
 __all__ = [
@@ -29,9 +30,13 @@ __all__ = [
     "BrokerLogs",
     "Clouds",
     "DirectoryLogs",
+    "FindTable",
     "Finding",
     "LogView",
+    "ObjectCheck",
     "Verification",
+    "find_all",
     "open_tables",
+    "read_trailer",
     "verify_topic",
 ]

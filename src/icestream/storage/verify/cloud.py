@@ -29,7 +29,7 @@ from icestream.model.messages import MESSAGE_SCHEMA, OFFSET, Encoding, conform, 
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.sparse_index import SparseIndex
-from icestream.storage.cloud import TopicCloud
+from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.record import topic_schema
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.storage.verify.logs import LogView

@@ -10,8 +10,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from icestream.client import Client, TopicDescription
-from icestream.client.pipeline import TopicBacklog
+from icestream.client import Client, TopicBacklog, TopicDescription
 from icestream.config import Settings
 from icestream.metadata import MetadataStore, keys, open_metadata_store, scan
 from icestream.model.enums import StorageKind
@@ -20,8 +19,8 @@ from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
 from icestream.model.messages import MESSAGE_SCHEMA, OFFSET, slice_from, stream_batches
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
-from icestream.storage.cloud import Cloud, TopicCloud
 from icestream.storage.cloud.discovery import find_streams
+from icestream.storage.cloud.topic_cloud import Cloud, TopicCloud
 from icestream.storage.facade import open_store
 from icestream.storage.record import TopicRecord, topic_schema
 from icestream.storage.verify.tables import not_aside, rows_not_aside

@@ -15,9 +15,8 @@ from icestream.model.messages import OFFSET, Encoding, slice_from
 from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
-from icestream.table import RowGroup, StoredFile, TableContents, Tables, TopicTable
+from icestream.table import RowGroup, StoredFile, TableContents, Tables, TopicTable, read_frame, read_record
 from icestream.table.parquet_copy import data_path, find_leftovers
-from icestream.table.quarantine import read_frame, read_record
 
 
 class FindTable(Protocol):

@@ -9,7 +9,7 @@ from icestream.model.errors import IcestreamError, PermissionDeniedError, Unauth
 from icestream.model.messages import OFFSET
 from icestream.model.names import TopicName
 from icestream.model.quarantine import quarantined_ranges
-from icestream.storage.cloud import TopicCloud
+from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.verify.cloud import CloudAudit, JoinedLog
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import LogView
