@@ -33,7 +33,7 @@ class BacklogEntry(Response):
     durable_end: int
     bytes: int
     awaited_end: int = 0
-    """Somebody waits until the messages below it are in the table; 0 if nobody does."""
+    """A client waits until the messages below it are in the table; 0 if none does."""
     error: str | None = None
     """Why the log cannot be read, if it cannot."""
     format: StorageFormat = StorageFormat.ICEBERG
