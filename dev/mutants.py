@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "header-checksum",
         "the check of a frame header's checksum",
-        (("model.frame_bytes:decode", never("xxh3_64_intdigest")),),
+        (("model.frames:decode", never("xxh3_64_intdigest")),),
         (
             f"{SAFEGUARDS}::test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes[header]",
             f"{BIT_FLIPS}::test_a_flip_in_a_segment_is_an_error_that_names_file_position_and_offsets[first segment]",
@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "body-checksum",
         "the check of a frame body's checksum",
-        (("model.frame_bytes:decode", never("_hash")),),
+        (("model.frames:decode", never("_hash")),),
         (
             f"{SAFEGUARDS}::test_a_changed_byte_of_a_frame_is_damage_and_never_other_bytes[body]",
             f"{BIT_FLIPS}::test_a_flip_in_a_segment_is_an_error_that_names_file_position_and_offsets[first segment]",

@@ -23,13 +23,12 @@ from icestream.cloud import (
 )
 from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import open_metadata_store
-from icestream.model import frame_bytes as frames
+from icestream.model import frames
 from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, ObjectExistsError, ObjectNotFoundError, UnavailableError
-from icestream.model.frame_bytes import Bytes, Scan
-from icestream.model.frames import Frame
+from icestream.model.frames import Bytes, Scan, SparseIndex
+from icestream.model.messages import Frame
 from icestream.model.names import TopicName
-from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
 from icestream.wal import Log
 from icestream.wal.segment import SEGMENT_HEADER_BYTES, ActiveSegment, SealedSegment

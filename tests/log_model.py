@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.wal import Append, Files, Log, LogContext, LogOptions, LogReader, Payload, Pool, StreamInfo, prepare
 
 STREAM = StreamInfo("tests/topic", UUID(int=7))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from icestream.cloud import ObjectInfo
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import DamagedError, ObjectExistsError, ObjectNotFoundError
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 
 Hook = Callable[[str, str], None]
 """Gets every operation's name and the object's key. What it raises is the operation's outcome."""

@@ -36,7 +36,7 @@ from icestream.server.http import HttpDoor, http_app
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 
-_CLOSE_SECONDS = 1.0
+_CLOSE_SECONDS = 0.25
 _SIGNAL_CHECK_SECONDS = 0.5
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3

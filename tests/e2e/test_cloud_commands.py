@@ -151,7 +151,7 @@ def test_a_lost_disk_is_recovered_and_what_was_not_uploaded_is_said_to_be_lost(
     unsound = json.loads(uploaded("verify", "--all", "--json", code=1).stdout)
     assert [(topic["topic"], topic["sound"]) for topic in unsound["topics"]] == [(TOPIC, False), ("e2e/raw", False)]
     told = uploaded("topic", "recover", TOPIC)
-    assert f"{TOPIC} is live again: epoch 2" in told.stdout
+    assert f"{TOPIC} is recovered: epoch 2" in told.stdout
     assert "the cloud has offsets 0 to 299, next 300 in 2 objects of" in told.stdout
     assert told.stderr.startswith(f"warning: {TOPIC}: ")
     assert "offsets 300 to " in told.stderr

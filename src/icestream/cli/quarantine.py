@@ -25,9 +25,16 @@ from icestream.cli.output import (
 from icestream.cli.settings import read_settings
 from icestream.client import BrokerEndpoint, Client
 from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, TopicNotFoundError
-from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, Encoding, check_batch, decode_body, decode_schema
-from icestream.model.names import TopicName, copied
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    MESSAGES_SCHEMA_ID,
+    Encoding,
+    Frame,
+    check_batch,
+    decode_body,
+    decode_schema,
+)
+from icestream.model.names import TopicName, topic_of_table
 from icestream.model.quarantine import Quarantined, frame_file
 from icestream.storage.verify import FindTable, find_all, open_tables
 from icestream.table import (
@@ -109,7 +116,7 @@ def find(tables: FindTable, topic: str | None) -> list[QuarantinedFrame]:
     if topic is not None:
         names = [TopicName.parse(topic)]
     else:
-        names = sorted({copied(name) for name in quarantining_topics(tables)})
+        names = sorted({topic_of_table(name) for name in quarantining_topics(tables)})
     found = []
     for name in names:
         own = find_all(name, tables)

@@ -262,7 +262,7 @@ def _recover_all(client: Client) -> tuple[list[dict[str, Any]], dict[str, Icestr
 
 def _print_recovery(report: dict[str, Any]) -> None:
     topic = report["topic"]
-    click.echo(f"{topic} is live again: epoch {report['epoch']}, the next message gets offset {report['next_offset']}")
+    click.echo(f"{topic} is recovered: epoch {report['epoch']}, the next message gets offset {report['next_offset']}")
     for line in (*source_lines(report), *(f"found: {source}" for source in report["sources"])):
         click.echo(f"  {line}")
     for warning in (unreadable_line(report), loss_line(report)):

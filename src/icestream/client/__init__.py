@@ -15,12 +15,10 @@ What it guarantees, whatever happens to the connection or the broker:
 How it is built:
 
     endpoint        how to reach a broker: address, token, certificates
-    connection      Flight calls out, typed errors back
-    client          what applications begin with; its calls by subject are in admin, pipeline and range_reader
-    producer        what applications publish with   → publisher, transport
+    client          what applications begin with; its calls by subject are in admin and pipeline
+    producer        what applications publish with, and the receipts that `send` returns   → publisher, transport
     publisher       the state machine of all batches: order, numbering, retries; pure
-    transport       the stream to the broker and the sender thread
-    receipt         the future that `send` returns
+    transport       Flight calls out, typed errors back; the publish stream and the sender thread
     consumer        reads a topic ahead, without a group
     subscription    consumes from a subscription
     aio             the same for asyncio
@@ -37,14 +35,13 @@ from icestream.client.aio import (
     AsyncSubscription,
 )
 from icestream.client.client import MAX_IN_FLIGHT, Client
-from icestream.client.connection import SERVER, Backoff, poll_directly
 from icestream.client.consumer import Consumer
 from icestream.client.endpoint import BrokerEndpoint
-from icestream.client.pipeline import PipelineBacklog, TopicBacklog
-from icestream.client.producer import Producer
-from icestream.client.range_reader import FrameReader
-from icestream.client.receipt import BatchReceipt, Receipt
+from icestream.client.pipeline import FrameReader
+from icestream.client.producer import BatchReceipt, Producer, Receipt
 from icestream.client.subscription import Subscription
+from icestream.client.transport import SERVER, poll_directly
+from icestream.model.clock import Backoff
 from icestream.model.messages import Message
 from icestream.protocol.admin import TopicDescription, TopicSummary
 from icestream.protocol.subscribe import SubscriptionDescription
@@ -65,12 +62,10 @@ __all__ = [
     "Consumer",
     "FrameReader",
     "Message",
-    "PipelineBacklog",
     "Producer",
     "Receipt",
     "Subscription",
     "SubscriptionDescription",
-    "TopicBacklog",
     "TopicDescription",
     "TopicSummary",
     "poll_directly",

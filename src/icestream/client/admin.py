@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, change, delete; and the broker's figures."""
+"""Administration: topics, subscriptions, the cloud, the broker's figures, and SQL."""
 
 import time
 from collections.abc import Generator, Iterator
@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.connection import Connection
-from icestream.client.receipt import CommittedSnapshot, wait_committed
+from icestream.client.producer import CommittedSnapshot, wait_committed
+from icestream.client.transport import Connection
 from icestream.model.errors import DeadlineError, InvalidRequestError
 from icestream.model.messages import encode_schema
 from icestream.model.names import TopicName
@@ -119,7 +119,7 @@ class Admin:
         return self._connection.action("ping", {})
 
 
-# ---- topics in the cloud: ship now, recover, list objects
+# ---- topics in the cloud: upload now, recover, list objects
 
 
 _WAIT_S = 5.0

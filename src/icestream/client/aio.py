@@ -20,9 +20,8 @@ from icestream.client.admin import Start
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer, messages
 from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
-from icestream.client.producer import Producer
+from icestream.client.producer import BatchReceipt, CommittedSnapshot, Producer, Receipt
 from icestream.client.publisher import PendingBatch
-from icestream.client.receipt import BatchReceipt, CommittedSnapshot, Receipt
 from icestream.client.subscription import Subscription
 from icestream.model.errors import DeadlineError, IcestreamError, OverloadedError
 from icestream.model.messages import Message
@@ -352,7 +351,7 @@ class AsyncSubscription:
         await self.close()
 
 
-class Opening(Generic[S, T]):
+class AwaitableOpen(Generic[S, T]):
     """Opens something when it is awaited, or entered with `async with`, which closes it too."""
 
     def __init__(self, wrap: Callable[[S], T], open_it: Callable[[], S]) -> None:
@@ -398,16 +397,18 @@ class AsyncClient:
     def endpoint(self) -> BrokerEndpoint:
         return self._client.endpoint
 
-    def producer(self, topic: str | TopicName, **options: Any) -> Opening[Producer, AsyncProducer]:
-        return Opening(AsyncProducer, functools.partial(self._client.producer, topic, **options))
+    def producer(self, topic: str | TopicName, **options: Any) -> AwaitableOpen[Producer, AsyncProducer]:
+        return AwaitableOpen(AsyncProducer, functools.partial(self._client.producer, topic, **options))
 
     def consume(
         self, topic: str | TopicName, start: Start = "earliest", **options: Any
-    ) -> Opening[Consumer, AsyncConsumer]:
-        return Opening(AsyncConsumer, functools.partial(self._client.consume, topic, start, **options))
+    ) -> AwaitableOpen[Consumer, AsyncConsumer]:
+        return AwaitableOpen(AsyncConsumer, functools.partial(self._client.consume, topic, start, **options))
 
-    def subscribe(self, topic: str | TopicName, name: str, **options: Any) -> Opening[Subscription, AsyncSubscription]:
-        return Opening(AsyncSubscription, functools.partial(self._client.subscribe, topic, name, **options))
+    def subscribe(
+        self, topic: str | TopicName, name: str, **options: Any
+    ) -> AwaitableOpen[Subscription, AsyncSubscription]:
+        return AwaitableOpen(AsyncSubscription, functools.partial(self._client.subscribe, topic, name, **options))
 
     async def read(
         self, topic: str | TopicName, start: Start = "earliest", end: int | None = None, **options: Any

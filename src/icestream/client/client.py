@@ -24,15 +24,13 @@ from icestream.client.admin import (
     position_of,
     subscription_fields,
 )
-from icestream.client.connection import Connection
 from icestream.client.consumer import Consumer
 from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
-from icestream.client.producer import Producer
+from icestream.client.producer import Producer, wait_committed
 from icestream.client.publisher import Outbox
-from icestream.client.receipt import wait_committed
 from icestream.client.subscription import Subscription
-from icestream.client.transport import PublishTransport
+from icestream.client.transport import Connection, PublishTransport
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import decode_schema, encode_schema
 from icestream.model.names import TopicName, check_producer

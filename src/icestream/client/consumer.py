@@ -11,8 +11,9 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.connection import Backoff, Connection, is_temporary
-from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError
+from icestream.client.transport import Connection
+from icestream.model.clock import Backoff
+from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, is_temporary
 from icestream.model.messages import STREAM_SCHEMA, Message, end_offset, first_offset, messages_of, slice_from
 from icestream.model.offsets import StartPosition
 

@@ -40,7 +40,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from icestream.client.connection import Backoff, is_temporary
+from icestream.model.clock import Backoff
 from icestream.model.errors import (
     ClosedError,
     IcestreamError,
@@ -48,9 +48,9 @@ from icestream.model.errors import (
     SequenceError,
     UnavailableError,
     error_from_dict,
+    is_temporary,
 )
-from icestream.model.lone_message import MAX_LONE_BYTES, encode_message
-from icestream.model.messages import message_batch
+from icestream.model.messages import MAX_LONE_BYTES, encode_message, message_batch
 from icestream.protocol.publish import PublishOutcome, PublishPart, PublishRequest, lone_message
 
 COALESCE_SECONDS = 0.001

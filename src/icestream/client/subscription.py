@@ -21,8 +21,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.connection import Backoff, Connection, is_temporary
 from icestream.client.consumer import check_messages, messages
+from icestream.client.transport import Connection
+from icestream.model.clock import Backoff
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -30,6 +31,7 @@ from icestream.model.errors import (
     InvalidRequestError,
     UnavailableError,
     error_from_dict,
+    is_temporary,
 )
 from icestream.model.messages import JOIN_BYTES, Message, offset_ranges
 from icestream.model.offsets import Range, merge_ranges

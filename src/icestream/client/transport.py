@@ -1,22 +1,205 @@
-"""The threads and the stream under a `Publisher`: what it decides is written here, what comes back is reported to it.
+"""The network side of the client: Flight calls to a broker, and the stream and threads under a `Publisher`.
 
-Any thread may write, one at a time: the thread that sends a lone message writes it itself, so it pays for no hand-over.
-The rest is left to the sender thread, which acknowledgements, timers and reconnects wake. A second thread reads the
-acknowledgements. So there are two threads, however many producers there are. The lock guards all state of the publisher
-and is never held during input or output.
+`Connection` makes all calls, and returns the broker's errors as typed errors.
+
+`PublishTransport` writes what the publisher decides, and reports to it what comes back. Any thread may write, one at a
+time: the thread that sends a lone message writes it itself, so it pays for no hand-over. The rest is left to the sender
+thread, which acknowledgements, timers and reconnects wake. A second thread reads the acknowledgements. So there are two
+threads, however many producers there are. The lock guards all state of the publisher and is never held during input or
+output.
 """
 
+import json
+import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from icestream.client.connection import Connection
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.publisher import Callbacks, Outbox, PendingBatch, Publisher
-from icestream.model.errors import ClosedError, IcestreamError, UnavailableError
+from icestream.model.errors import (
+    ClosedError,
+    DeadlineError,
+    IcestreamError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    error_from_dict,
+)
 from icestream.protocol.publish import PublishOutcome, parse_outcome
+
+CLIENT = "-event_engine_client"
+SERVER = "-event_engine_listener"
+
+_GRPC_SWITCHES = "GRPC_EXPERIMENTS"
+_NOWHERE = "grpc://127.0.0.1:1"
+_switch_lock = threading.Lock()
+_is_switched = False
+
+
+def poll_directly(side: str) -> None:
+    """Have the thread that waits for the network poll it by itself. Call it before the first Flight client or server.
+
+    By default every message passes through gRPC's event engine: a thread that polls wakes one that reads, which wakes
+    the one that waits. With the engine switched off a round trip takes about half the time (docs/decisions/0006). The
+    switch is an environment variable that gRPC reads once. It is set only until Flight's gRPC has read it, and never
+    where it is set already. Each process switches its own side only: with both off, a server did not always end.
+    """
+    global _is_switched  # noqa: PLW0603 - gRPC's own switch is one for the whole process
+    with _switch_lock:
+        if _is_switched or _GRPC_SWITCHES in os.environ:
+            return
+        _is_switched = True
+        os.environ[_GRPC_SWITCHES] = side
+        try:
+            fl.connect(_NOWHERE).close()  # connects to nothing, but makes gRPC read its switches
+        finally:
+            del os.environ[_GRPC_SWITCHES]
+
+
+_CHANNEL = [
+    # Clients in one process do not share each other's broken connections.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Flight's streams cannot be cancelled from outside: keepalive notices a broker that stopped answering.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+
+class Connection:
+    """Flight calls to one broker. Safe to use from several threads."""
+
+    def __init__(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> None:
+        self.endpoint = endpoint
+        self.url = endpoint.url
+        self._closed = False
+        headers = [] if endpoint.token is None else [(b"authorization", f"Bearer {endpoint.token}".encode())]
+        self._options = partial(fl.FlightCallOptions, headers=headers)
+        self._call = self._options(timeout=timeout_s)
+        self._stream = self._options()
+        poll_directly(CLIENT)
+        self._new_client = partial(
+            fl.FlightClient,
+            endpoint.location,
+            tls_root_certs=endpoint.root_certificates,
+            generic_options=_CHANNEL,
+        )
+        self._client = self._new_client()
+
+    def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+        """Make an administrative call; fields that are None are left out. `timeout_s` is for calls that take long."""
+        self.check_open(name)
+        body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
+        retries = 1
+        options = self._call if timeout_s is None else self._options(timeout=timeout_s)
+        while True:
+            try:
+                results = list(self._client.do_action(fl.Action(name, body), options))
+            except (fl.FlightError, pa.ArrowException) as error:
+                failure = self.typed(error, name)
+                if not (retries and _not_sent(error)):
+                    raise failure from error
+                retries -= 1  # the broker may be back since the channel last tried: try once more on the new channel
+            else:
+                break
+        response: dict[str, Any] = json.loads(results[0].body.to_pybytes()) if results else {}
+        return response
+
+    def get(self, ticket: dict[str, Any], operation: str = "read") -> Any:
+        """Return a reader of the ticket's stream. Errors of the broker show when it is read from."""
+        self.check_open(operation)
+        try:
+            return self._client.do_get(fl.Ticket(json.dumps(ticket).encode()), self._stream)
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self.typed(error, operation) from error
+
+    def put(self, schema: pa.Schema) -> tuple[Any, Any]:
+        """Open a publish stream; return its writer, and the reader of its acknowledgements."""
+        self.check_open("publish")
+        try:
+            writer, reader = self._client.do_put(fl.FlightDescriptor.for_path("publish"), schema, self._stream)
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self.typed(error, "publish") from error
+        return writer, reader
+
+    def exchange(self, path: str) -> tuple[Any, Any]:
+        """Open a stream in both directions; return its writer and its reader. Errors show when it is read from."""
+        self.check_open(path)
+        try:
+            writer, reader = self._client.do_exchange(fl.FlightDescriptor.for_path(path), self._stream)
+        except (fl.FlightError, pa.ArrowException) as error:
+            raise self.typed(error, path) from error
+        return writer, reader
+
+    def typed(self, error: Exception, operation: str) -> IcestreamError:
+        """Return the broker's own error if the call carries one, else what the transport's error means."""
+        fields = _error_fields(error)
+        if fields is not None:
+            return error_from_dict(fields)
+        reason = _first_sentence(error)
+        if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
+            self._renew_channel()
+            return UnavailableError(
+                f"cannot reach a broker at {self.url}",
+                operation=operation,
+                place=reason,
+                remedy="check the address and that the broker runs",
+            )
+        if isinstance(error, fl.FlightTimedOutError):
+            return DeadlineError(f"no response from the broker at {self.url} in time", operation=operation)
+        if isinstance(error, fl.FlightUnauthenticatedError | fl.FlightUnauthorizedError):
+            is_known = isinstance(error, fl.FlightUnauthorizedError)
+            return (PermissionDeniedError if is_known else UnauthenticatedError)(
+                f"the broker at {self.url} refuses this client: {reason}", operation=operation, remedy="check the token"
+            )
+        if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowKeyError):
+            return InvalidRequestError(reason, operation=operation)
+        return IcestreamError(f"the broker at {self.url} failed: {reason}", operation=operation)
+
+    def _renew_channel(self) -> None:
+        """Use a new channel from now on: a broken one tries to connect only now and then.
+
+        Streams on the old channel go on to their end; it is closed with the last of them.
+        """
+        if not self._closed:
+            self._client = self._new_client()
+
+    def check_open(self, operation: str) -> None:
+        if self._closed:
+            raise ClosedError("the client is closed", operation=operation)
+
+    def close(self) -> None:
+        self._closed = True
+        self._client.close()
+
+
+def _error_fields(error: Exception) -> dict[str, Any] | None:
+    extra = getattr(error, "extra_info", None)
+    if not extra:
+        return None
+    try:
+        fields = json.loads(extra)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and "code" in fields else None
+
+
+def _not_sent(error: Exception) -> bool:
+    """Tell whether the call failed before it could have had any effect."""
+    return isinstance(error, fl.FlightUnavailableError) and "failed to connect" in str(error)
+
+
+def _first_sentence(error: Exception) -> str:
+    """Return the error's text without the trace and gRPC's debug context that Flight appends."""
+    text = str(error).split(". gRPC client debug context", 1)[0].split(". Detail: Python exception", 1)[0]
+    return text.removeprefix("Flight returned ").split("with message: ", 1)[-1]
+
 
 _JOIN_TIMEOUT_S = 2.0
 
@@ -128,7 +311,7 @@ class PublishTransport:
     def detach(self, outbox: Outbox, error: IcestreamError) -> None:
         with self.lock:
             callbacks = self.publisher.detach(outbox, error)
-        _call(callbacks)
+        _run_callbacks(callbacks)
 
     def write(self, batches: list[PendingBatch]) -> None:
         """Write what the publisher gave to this thread."""
@@ -158,7 +341,7 @@ class PublishTransport:
                     if connect or batches or callbacks:
                         break
                     self._sleep(now)
-            _call(callbacks)
+            _run_callbacks(callbacks)
             if connect:
                 self._connect()
             if batches:
@@ -212,7 +395,7 @@ class PublishTransport:
         now = time.monotonic()
         with self.lock:
             callbacks = self.publisher.settled(outcome, now)
-        _call(callbacks)
+        _run_callbacks(callbacks)
 
     def _on_stream_end(self, stream: DoPutStream, error: IcestreamError) -> None:
         callbacks: Callbacks = []
@@ -221,7 +404,7 @@ class PublishTransport:
                 self._stream = None
                 callbacks = self.publisher.disconnected(error, time.monotonic())
             self._wake()
-        _call(callbacks)
+        _run_callbacks(callbacks)
 
     def close(self, error: IcestreamError) -> None:
         """Fail what is not acknowledged with `error`, and end both threads."""
@@ -229,7 +412,7 @@ class PublishTransport:
             self._is_closed = True
             stream, self._stream = self._stream, None
             callbacks = self.publisher.close(error)
-        _call(callbacks)
+        _run_callbacks(callbacks)
         if stream is not None:
             stream.finish()
             stream.join(_JOIN_TIMEOUT_S)
@@ -237,6 +420,6 @@ class PublishTransport:
             self._thread.join(_JOIN_TIMEOUT_S)
 
 
-def _call(callbacks: Callbacks) -> None:
+def _run_callbacks(callbacks: Callbacks) -> None:
     for callback in callbacks:
         callback()

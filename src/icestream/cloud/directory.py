@@ -16,7 +16,7 @@ from pathlib import Path
 from icestream.cloud.opendal_errors import to_typed_error
 from icestream.cloud.store import ObjectInfo
 from icestream.model.errors import ClosedError, IcestreamError
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 
 UNFINISHED = ".unfinished"
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Self
 import xxhash
 
 from icestream.model.errors import DamagedError
+from icestream.model.frames import SparseIndex
 from icestream.model.names import TopicName
-from icestream.model.sparse_index import SparseIndex
 
 MAX_INLINE_INDEX_BYTES = 4 * 1024
 """A larger index is not put into the metadata store; it is read from the object's trailer."""

@@ -27,10 +27,9 @@ from icestream.model.errors import (
     ObjectExistsError,
     UnavailableError,
 )
-from icestream.model.frame_bytes import HEADER_BYTES, Complete, Incomplete, Readable, decode
-from icestream.model.frames import Frame
+from icestream.model.frames import HEADER_BYTES, Complete, Incomplete, Readable, SparseIndex, decode
+from icestream.model.messages import Frame
 from icestream.model.names import TopicName
-from icestream.model.sparse_index import SparseIndex
 
 READ_BYTES = 8 << 20
 INDEX_INTERVAL_BYTES = 1 << 20

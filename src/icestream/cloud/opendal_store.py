@@ -36,7 +36,7 @@ from icestream.model.errors import (
     ObjectNotFoundError,
     UnavailableError,
 )
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 from icestream.model.units import MIB
 
 _TOKEN = "writer"  # letters only: not every store allows other characters in names of metadata  # noqa: S105

@@ -19,9 +19,8 @@ from icestream.cloud.registry import ObjectMap
 from icestream.cloud.store import ObjectStore
 from icestream.config import ReaderSettings
 from icestream.model.errors import DamagedError, IcestreamError, ObjectNotFoundError, OffsetOutOfRangeError
-from icestream.model.frame_bytes import Complete, Corrupt, Decoded, Incomplete, decode
-from icestream.model.frames import Frame
-from icestream.model.sparse_index import SparseIndex
+from icestream.model.frames import Complete, Corrupt, Decoded, Incomplete, SparseIndex, decode
+from icestream.model.messages import Frame
 
 _MAX_BYTES = 16 << 20
 _ENTRY_BYTES = 24

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 
 
 class ObjectInfo(NamedTuple):

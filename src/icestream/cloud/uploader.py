@@ -112,7 +112,7 @@ class StrayObjects:
             if name is None or name.epoch > head.epoch or name.first_offset < head.uploaded_end:
                 continue
             if name.first_offset < start_offset or name.end_offset > durable_end:
-                _log.warning("object_beyond_log_kept", object=info.key)
+                _log.warning("object_outside_log_kept", object=info.key)
             else:
                 found.append(PendingObject(info.key, name.first_offset, name.end_offset))
         return cls(store, sorted(found, key=lambda one: one.first_offset))

@@ -8,7 +8,7 @@ Guarantees:
 
 - Each row of a file is in the topic once, in the file's order, whatever is killed and run again, and however many
   migrations of the same files run at once. `publish` says why. A copy of a file at another path is another file: it is
-  refused or reported (`journal.Judge`).
+  refused or reported (`journal.DuplicateCheck`).
 - The journal is the topic itself (`journal`). There is no other state that could be lost or disagree.
 - A file that is damaged, or has a value that does not fit, leaves no row behind, and does not hold up other files.
 - A file is reported as verified if its rows were read back, from the table once they are committed, in the file's order

@@ -32,7 +32,7 @@ _UNSEEN_ROWS = 1_000
 
 
 @dataclass(frozen=True)
-class Present:
+class PublishedRows:
     """The rows that the topic has of one file."""
 
     rows: int = 0
@@ -46,10 +46,10 @@ class Present:
         """Whether it is the beginning of the file without a gap, each row once by its numbers."""
         return self.rows == self.end_sequence - self.first_sequence and (not self.rows or not self.first_sequence)
 
-    def __add__(self, later: "Present") -> "Present":
+    def __add__(self, later: "PublishedRows") -> "PublishedRows":
         if not self.rows or not later.rows:
             return later if later.rows else self
-        return Present(
+        return PublishedRows(
             self.rows + later.rows,
             min(self.first_sequence, later.first_sequence),
             max(self.end_sequence, later.end_sequence),
@@ -58,7 +58,7 @@ class Present:
         )
 
 
-NOTHING = Present()
+NOTHING = PublishedRows()
 
 
 class Journal:
@@ -67,12 +67,12 @@ class Journal:
         self._client = client
         self._topic = topic
         self._names = [part.name if is_plain else f"_{part.name}" for part in ENVELOPE]
-        self._present: dict[str, Present] = {}
+        self._present: dict[str, PublishedRows] = {}
         self._seen_end = 0
-        self._own: dict[str, Present] = {}
+        self._own: dict[str, PublishedRows] = {}
         self._own_rows = 0
 
-    def of(self, producer: str) -> Present:
+    def of(self, producer: str) -> PublishedRows:
         return self._present.get(producer, NOTHING) + self._own.get(producer, NOTHING)
 
     def producers(self) -> set[str]:
@@ -98,14 +98,14 @@ class Journal:
     def note(self, producer: str, sequence: int, offset: int, count: int) -> None:
         """Note acknowledged rows. Rows that were read before, or that another run published, are not counted twice."""
         if offset >= self._seen_end and sequence >= self.of(producer).end_sequence:
-            found = Present(count, sequence, sequence + count, offset, offset + count)
+            found = PublishedRows(count, sequence, sequence + count, offset, offset + count)
             self._own[producer] = self._own.get(producer, NOTHING) + found
             self._own_rows += count
 
     def _end(self) -> int:
         return with_retries(lambda: self._client.describe_topic(self._topic)).durable_end
 
-    def _ask(self, start: int, end: int) -> dict[str, Present]:
+    def _ask(self, start: int, end: int) -> dict[str, PublishedRows]:
         if end <= start:
             return {}
         offset, _, producer, sequence = (f'"{name}"' for name in self._names)
@@ -115,11 +115,13 @@ class Journal:
             f"FROM {table} WHERE {producer} >= '{PRODUCER_PREFIX}' AND {producer} < '{_END_OF_PREFIX}' "
             f"AND {offset} >= {start} AND {offset} < {end} GROUP BY 1"
         )
-        return {name: Present(*rest) for name, *rest in zip(*(column.to_pylist() for column in found), strict=True)}
+        return {
+            name: PublishedRows(*rest) for name, *rest in zip(*(column.to_pylist() for column in found), strict=True)
+        }
 
 
-class JudgedFile(Protocol):
-    """What `Judge` needs of a file."""
+class FileToCheck(Protocol):
+    """What `DuplicateCheck` needs of a file."""
 
     found: FoundFile
     report: FileReport
@@ -127,13 +129,13 @@ class JudgedFile(Protocol):
     schema: pa.Schema
 
 
-class Judge:
+class DuplicateCheck:
     """Decides what to do with each file, from what the topic has of it and of files like it.
 
     A file whose rows may be in the topic under another name is refused: only its owner knows whether they are wanted
     twice, and says so with `again`.
 
-    Another run may publish a copy meanwhile. So a file is judged again before its first row is sent, if others have
+    Another run may publish a copy meanwhile. So a file is checked again before its first row is sent, if others have
     published much, and again at the end: if two runs sent copies at the same time, the later one reports it.
     """
 
@@ -157,12 +159,12 @@ class Judge:
                 self._contents[identity.path].add(identity.content)
                 self._paths[identity.content].add(identity.path)
 
-    def judge(self, files: Sequence[JudgedFile]) -> None:
+    def check(self, files: Sequence[FileToCheck]) -> None:
         self._own_paths = {file.identity.path for file in files}
         for file in files:
-            self._judge(file)
+            self._check(file)
 
-    def judge_again(self, file: JudgedFile) -> bool:
+    def check_again(self, file: FileToCheck) -> bool:
         """Return whether a file's rows may still be sent, right before they are."""
         if self._journal.refresh():
             self._take_in()
@@ -170,7 +172,7 @@ class Judge:
                 self._refuse_others(file)
         return file.report.state is not FileState.REFUSED
 
-    def find_doubles(self, files: Sequence[JudgedFile]) -> None:
+    def fail_concurrent_copies(self, files: Sequence[FileToCheck]) -> None:
         """Fail files that this run sent and that another run sent from another path at the same time."""
         self._take_in()
         for file in files:
@@ -181,7 +183,7 @@ class Judge:
                     "the topic has its rows twice",
                 )
 
-    def _judge(self, file: JudgedFile) -> None:
+    def _check(self, file: FileToCheck) -> None:
         report, identity = file.report, file.identity
         present = self._journal.of(identity.producer)
         if not report.rows:
@@ -199,7 +201,7 @@ class Judge:
         else:
             self._refuse_others(file)
 
-    def _refuse_others(self, file: JudgedFile) -> None:
+    def _refuse_others(self, file: FileToCheck) -> None:
         """Refuse a file if the topic has another version of it, or the same content from another path."""
         report, identity = file.report, file.identity
         if self._again:
@@ -212,7 +214,7 @@ class Judge:
         elif self._paths[identity.content] - self._own_paths:
             report.fail(FileState.REFUSED, "the same content was migrated from another path; --again adds it once more")
 
-    def _is_of_topic(self, file: JudgedFile) -> bool:
+    def _is_of_topic(self, file: FileToCheck) -> bool:
         """Return whether the file was written from this topic: the topic has its first row at the file's offset."""
         columns = envelope_of(file.schema)
         if columns is None or not self._target.exists:

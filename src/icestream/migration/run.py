@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from icestream.client import Client
 from icestream.config import Settings
-from icestream.migration.journal import Journal, Judge
+from icestream.migration.journal import DuplicateCheck, Journal
 from icestream.migration.mapping import ColumnMap, ColumnOptions, Partitions, map_columns, partitions_of
 from icestream.migration.parquet_files import Identity, ParquetSource
 from icestream.migration.publish import CheckedFile, FilePublisher, OpenedFile
@@ -114,19 +114,19 @@ class Migration:
         return self.report
 
     def _run(self, files: list[MigratedFile]) -> None:
-        self._check_wishes(files)
+        self._check_column_options(files)
         target = self._find_target(files)
         files = self._map(files, target)
         journal = Journal(self._client, target.topic, is_plain=target.is_plain)
         if target.exists:
             journal.read()
-        judge = Judge(self._client, self._source, target, journal, again=self._request.again)
-        judge.judge(files)
+        duplicate_check = DuplicateCheck(self._client, self._source, target, journal, again=self._request.again)
+        duplicate_check.check(files)
         if self._request.dry_run or not files:
             return
         ensure(self._client, target, self._settings)
         self.report.created = not target.exists
-        self._move(files, target, journal, judge)
+        self._move(files, target, journal, duplicate_check)
         journal.read()
         done = [file for file in files if file.report.state is FileState.PUBLISHED]
         for file in done:
@@ -136,7 +136,7 @@ class Migration:
         if self._request.wait and target.has_table and end:
             self._wait(target, end)
         self._verify(done, target, journal)
-        judge.find_doubles(done)
+        duplicate_check.fail_concurrent_copies(done)
 
     # ---- 1 and 2
 
@@ -167,7 +167,7 @@ class Migration:
             self._progress.advance(1)
         return files
 
-    def _check_wishes(self, files: list[MigratedFile]) -> None:
+    def _check_column_options(self, files: list[MigratedFile]) -> None:
         """Raise for a column that no file has: a mistyped name would do nothing, or drop another column."""
         column_options = self._request.column_options
         known = {name for file in files for name in (*file.schema.names, *partitions_of(file.found.known_as))}
@@ -247,14 +247,16 @@ class Migration:
 
     # ---- 4
 
-    def _move(self, files: list[MigratedFile], target: MigrationTarget, journal: Journal, judge: Judge) -> None:
+    def _move(
+        self, files: list[MigratedFile], target: MigrationTarget, journal: Journal, duplicate_check: DuplicateCheck
+    ) -> None:
         movable = [file for file in files if file.report.state in (FileState.NEW, FileState.BEGUN, FileState.PUBLISHED)]
         self._progress.begin("moving", sum(file.report.rows for file in movable), "rows")
         publisher = FilePublisher(self._client, target, journal, self._request.batch_rows)
         for file in movable:
             try:
                 with ParquetSource(self._source, file.found) as opened:
-                    self._move_one(file, opened, publisher, journal, judge)
+                    self._move_one(file, opened, publisher, journal, duplicate_check)
             except (DamagedError, InvalidRequestError, ObjectNotFoundError, OSError) as error:
                 state = FileState.REFUSED if isinstance(error, InvalidRequestError) else FileState.DAMAGED
                 there = journal.of(file.identity.producer).rows
@@ -262,7 +264,12 @@ class Migration:
                 file.report.fail(state, f"{error}{half}")
 
     def _move_one(
-        self, file: MigratedFile, opened: ParquetSource, publisher: FilePublisher, journal: Journal, judge: Judge
+        self,
+        file: MigratedFile,
+        opened: ParquetSource,
+        publisher: FilePublisher,
+        journal: Journal,
+        duplicate_check: DuplicateCheck,
     ) -> None:
         if opened.identity != file.identity:
             raise InvalidRequestError(
@@ -271,15 +278,15 @@ class Migration:
         assert file.columns is not None
         source = OpenedFile(file.found.path, opened, file.columns)
         there = journal.of(source.producer).end_sequence
-        file.checked = publisher.check(source, self._half)
+        file.checked = publisher.check(source, self._advance_half)
         file.report.checksum = file.checked.fingerprint.digest()
-        self._half(there)
-        if not judge.judge_again(file):
+        self._advance_half(there)
+        if not duplicate_check.check_again(file):
             return
-        file.report.published = publisher.publish(source, self._half)
+        file.report.published = publisher.publish(source, self._advance_half)
         file.report.state = FileState.PUBLISHED
 
-    def _half(self, rows: int) -> None:
+    def _advance_half(self, rows: int) -> None:
         """Advance by half a row: a row is checked, then published."""
         self._progress.advance(rows / 2)
 

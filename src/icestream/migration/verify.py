@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from icestream.client import Client
 from icestream.migration.fingerprint import Fingerprint
-from icestream.migration.journal import Present
+from icestream.migration.journal import PublishedRows
 from icestream.migration.parquet_files import PRODUCER_PREFIX
 from icestream.migration.publish import CheckedFile
 from icestream.migration.target import MigrationTarget
@@ -25,7 +25,7 @@ class FileToVerify:
 
     producer: str
     rows: int
-    present: Present
+    present: PublishedRows
     checked: CheckedFile
     problem: str | None = None
 

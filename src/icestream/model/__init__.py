@@ -11,6 +11,6 @@ Guarantees:
 * Nothing here reads files, the network or the environment.
 
 `names`, `errors`, `enums`, `offsets`, `callers`, `clock` and `units` need only the standard library. `messages`,
-`lone_message`, `frames`, `json_rows` and `filters` need Arrow; with them the light client works. `frame_bytes`,
-`sparse_index` and `quarantine` need xxhash. `filter_parser` needs sqlglot, and is loaded with the first filter.
+`json_rows` and `filters` need Arrow; with them the light client works. `frames` and `quarantine` need xxhash.
+`filter_parser` needs sqlglot, and is loaded with the first filter.
 """

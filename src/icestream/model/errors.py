@@ -269,3 +269,8 @@ def error_from_dict(fields: dict[str, Any]) -> IcestreamError:
         retryable=bool(fields.get("retryable", False)),
         details=dict(fields.get("details") or {}),
     )
+
+
+def is_temporary(error: IcestreamError) -> bool:
+    """Tell whether trying again may help. A broker that is stopping says that it is closed; another one starts."""
+    return error.retryable or isinstance(error, ClosedError)

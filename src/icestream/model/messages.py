@@ -1,10 +1,11 @@
-"""Messages as Arrow, and batches of messages as bodies of frames.
+"""Messages as Arrow, and frames: batches of messages as encoded bodies, with the fields that the log adds.
 
 Published batches have the columns of `MESSAGE_SCHEMA`, or those of the topic's own Arrow schema. Readers get the same
 columns after the envelope that the log adds: offset, publish time, producer, sequence. In topics with their own schema
 the envelope's names begin with `_`; `check_topic_schema` refuses columns with those names.
 
 Only this module decodes bodies. All code between a producer and a reader moves them as opaque bytes.
+`icestream.model.frames` has the bytes around them.
 """
 
 import base64
@@ -20,16 +21,194 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
-from icestream.model.frames import Frame
-from icestream.model.lone_message import (
-    MAX_LONE_BYTES,
-    LoneMessage,
-    check_lone,
-    decode_lone,
-    encode_checked_lone,
-    encode_lone,
-)
 from icestream.model.offsets import Range
+
+# The frame
+
+MESSAGES_SCHEMA_ID = 0
+"""The schema id of frames whose messages have the columns of `MESSAGE_SCHEMA`."""
+
+
+class Frame(NamedTuple):
+    """One published batch, with the fields that the log adds. The body is undecoded, a slice of a larger buffer."""
+
+    base_offset: int
+    message_count: int
+    publish_time_us: int
+    epoch: int
+    producer: str
+    sequence: int
+    encoding: int
+    schema_id: int
+    body: Any
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.message_count
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.body)
+
+
+# A lone message: a batch of one message, as plain bytes. A producer that does not batch makes a frame of every message.
+# Arrow's framing of such a message costs more than the message itself, to write, to keep and above all to read. So its
+# body is
+#
+#     key length: u32 | attributes length: u32 | key | attributes | payload
+#
+# Numbers are little-endian; the length 0xFFFFFFFF means null; the payload is the rest. Attributes are pairs of name and
+# value, one after the other, each as a length (u32) and UTF-8.
+
+MAX_LONE_BYTES = 64 * 1024
+"""Larger messages are kept as Arrow, which needs no copy."""
+
+_LONE_HEAD = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+_SPAN = struct.Struct("<ii")
+_NULL_LENGTH = 0xFFFFFFFF
+_PAYLOAD_ONLY = _LONE_HEAD.pack(_NULL_LENGTH, _NULL_LENGTH)
+_KEY, _ATTRIBUTES, _PAYLOAD = range(3)  # the columns of `MESSAGE_SCHEMA`
+
+
+class LoneMessage:
+    """A message that arrived as its body. It takes the place of a batch."""
+
+    __slots__ = ("body",)
+    num_rows = 1
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    @property
+    def nbytes(self) -> int:
+        """The size without the body's own header."""
+        return len(self.body) - _LONE_HEAD.size
+
+
+def encode_message(payload: bytes, key: bytes | None, pairs: Sequence[tuple[str, str]] | None) -> bytes:
+    """Return the body for one message."""
+    if key is None and pairs is None:
+        return b"".join((_PAYLOAD_ONLY, payload))
+    tail = None if pairs is None else b"".join(_encoded_text(text) for pair in pairs for text in pair)
+    head = _LONE_HEAD.pack(_NULL_LENGTH if key is None else len(key), _NULL_LENGTH if tail is None else len(tail))
+    return b"".join((head, key or b"", tail or b"", payload))
+
+
+def check_lone(body: bytes) -> None:
+    """Raise ValueError unless this is the body of a small message, as `encode_message` makes it."""
+    if len(body) > MAX_LONE_BYTES:
+        raise ValueError(f"it has {len(body)} bytes; a message of more than {MAX_LONE_BYTES} must be a batch")
+    if body[: _LONE_HEAD.size] != _PAYLOAD_ONLY:
+        _lone_fields(body)
+
+
+def encode_lone(batch: pa.RecordBatch) -> bytes | None:
+    """Return the body for a batch of one message of `MESSAGE_SCHEMA`; None if it must be checked and kept as Arrow.
+
+    The batch was not checked before, so nothing in it is trusted.
+    """
+    payload = _only_value(batch.column(_PAYLOAD))
+    if payload is None or not _is_null(batch.column(_ATTRIBUTES)):
+        return None
+    keys = batch.column(_KEY)
+    if _is_null(keys):
+        return b"".join((_PAYLOAD_ONLY, payload))
+    key = _only_value(keys)
+    return None if key is None else b"".join((_LONE_HEAD.pack(len(key), _NULL_LENGTH), key, payload))
+
+
+def encode_checked_lone(batch: pa.RecordBatch) -> bytes | None:
+    """Return the body for a batch that was checked in full; None if an attribute is null, which only Arrow can hold."""
+    keys, attributes, payloads = batch.columns
+    pairs = attributes[0].as_py()
+    if pairs is not None and any(value is None for _, value in pairs):
+        return None
+    return encode_message(payloads[0].as_buffer(), keys[0].as_py(), pairs)
+
+
+def decode_lone(bodies: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return one batch of many bodies. Raise ValueError for a body that `encode_lone` cannot have made."""
+    keys: list[Any] = []
+    attributes: list[Any] = []
+    payloads: list[Any] = []
+    any_key = any_attributes = False
+    for body in bodies:
+        key, pairs, payload = _lone_fields(body)
+        any_key |= key is not None
+        any_attributes |= pairs is not None
+        keys.append(key)
+        attributes.append(pairs)
+        payloads.append(payload)
+    count = len(bodies)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(keys, schema[_KEY].type) if any_key else pa.nulls(count, schema[_KEY].type),
+            pa.array(attributes, schema[_ATTRIBUTES].type)
+            if any_attributes
+            else pa.nulls(count, schema[_ATTRIBUTES].type),
+            pa.array(payloads, schema[_PAYLOAD].type),
+        ],
+        schema=schema,
+    )
+
+
+def _lone_fields(body: Any) -> tuple[Any, list[tuple[str, str]] | None, Any]:
+    """Return key, attributes and payload."""
+    key_length, attributes_length = _LONE_HEAD.unpack_from(body)
+    position = _LONE_HEAD.size
+    key = pairs = None
+    if key_length != _NULL_LENGTH:
+        key = body[position : position + key_length]
+        position += key_length
+    if attributes_length != _NULL_LENGTH:
+        pairs = list(_attribute_pairs(body, position, position + attributes_length))
+        position += attributes_length
+    if position > len(body):
+        raise ValueError(f"the lengths in a body of {len(body)} bytes exceed it")
+    return key, pairs, body[position:]
+
+
+def _is_null(column: pa.Array) -> bool:
+    """Return whether the only value is null, by the bitmap and not by the null count that the sender gives."""
+    validity, row = column.buffers()[0], column.offset
+    return validity is not None and row // 8 < validity.size and not validity[row // 8] >> row % 8 & 1
+
+
+def _only_value(column: pa.Array) -> memoryview | None:
+    """Return the only value of a binary column; None if it is null or not valid Arrow."""
+    validity, offsets, data = column.buffers()
+    row = column.offset
+    if offsets is None or offsets.size < row * _LENGTH.size + _SPAN.size:
+        return None
+    if validity is not None and (row // 8 >= validity.size or not validity[row // 8] >> row % 8 & 1):
+        return None
+    start, end = _SPAN.unpack_from(offsets, row * _LENGTH.size)
+    size = data.size if data is not None else 0
+    if not 0 <= start <= end <= size or end - start > MAX_LONE_BYTES:
+        return None
+    return memoryview(data)[start:end] if data is not None else memoryview(b"")
+
+
+def _encoded_text(text: str) -> bytes:
+    data = text.encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _attribute_pairs(body: Any, position: int, end: int) -> Any:
+    if end > len(body):
+        raise ValueError(f"attributes that end at {end} in a body of {len(body)} bytes")
+    while position < end:
+        pair = []
+        for _ in range(2):
+            (length,) = _LENGTH.unpack_from(body, position)
+            position += _LENGTH.size
+            pair.append(bytes(body[position : position + length]).decode())
+            position += length
+        if position > end:
+            raise ValueError("an attribute is longer than the attributes")
+        yield tuple(pair)
+
 
 # Times that a table cannot hold. A table's timestamps count microseconds, and its dates are days of 32 bits, so a time
 # in seconds or milliseconds can be out of their range. Such a value is refused when it is published: in the log it
@@ -51,7 +230,7 @@ def check_times(batch: pa.RecordBatch) -> None:
         if not _has_limit(field.type):
             continue
         for values in _leaves(batch.column(index)):
-            _check(values, field.name)
+            _check_limits(values, field.name)
 
 
 def _limit(kind: pa.DataType) -> int | None:
@@ -92,7 +271,7 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
         yield array
 
 
-def _check(values: pa.Array, column: str) -> None:
+def _check_limits(values: pa.Array, column: str) -> None:
     limit = _limit(values.type)
     assert limit is not None
     bounds = pc.min_max(values.cast(pa.int64()))
@@ -169,7 +348,7 @@ class Encoding(IntEnum):
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
     LONE = 2
-    """One message of `MESSAGE_SCHEMA`, see `icestream.model.lone_message`."""
+    """One message of `MESSAGE_SCHEMA`, see `LoneMessage`."""
 
 
 def stream_schema(body_schema: pa.Schema) -> pa.Schema:

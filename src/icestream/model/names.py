@@ -65,7 +65,7 @@ def is_copy(table: TopicName) -> bool:
     return table.name.endswith(COPY_SUFFIX)
 
 
-def copied(table: TopicName) -> TopicName:
+def topic_of_table(table: TopicName) -> TopicName:
     """Return the topic that a table belongs to."""
     return TopicName(table.namespace, table.name.removesuffix(COPY_SUFFIX))
 

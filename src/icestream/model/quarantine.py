@@ -13,8 +13,8 @@ from typing import Any, Self
 import xxhash
 
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import Complete, Incomplete, decode, encode, prepare, segment_seed
-from icestream.model.frames import Frame
+from icestream.model.frames import Complete, Incomplete, decode, encode, prepare, segment_seed
+from icestream.model.messages import Frame
 from icestream.model.offsets import OffsetRanges
 
 MAX_QUARANTINED = 1000

@@ -19,9 +19,9 @@ Run a pipeline until everything durable is in the tables:
         with Runner(settings, client, Tables(settings), spark) as runner:
             figures = runner.drain(threading.Event())
 
-Modules: `driver` is the loop; `planner` decides what a pass writes; `one_pass` runs a pass; `tasks` and `fetch` run in
-Spark's workers; `commit` commits what they wrote; `state` is what the driver remembers; `sources` is where messages
-come from; `quarantine`, `maintenance` and `spark` are packages; `supervisor` runs a pipeline as the broker's child.
+Modules: `driver` is the loop; `planner` decides what a pass writes; `one_pass` runs a pass and commits; `tasks` runs in
+Spark's workers; `state` is what the driver remembers; `sources` is where messages come from; `quarantine`,
+`maintenance` and `spark` are packages; `supervisor` runs a pipeline as the broker's child.
 """
 
 from icestream.pipeline.report import PassFigures

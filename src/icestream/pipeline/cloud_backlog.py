@@ -5,18 +5,18 @@ table are left out.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import structlog
+from msgspec import field
 
-from icestream.client import TopicBacklog
 from icestream.cloud import ObjectDescriptor, ObjectStore, topic_prefix
 from icestream.config import Settings
 from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.errors import DamagedError, ObjectNotFoundError, UnavailableError
 from icestream.model.names import TopicName
+from icestream.protocol.pipeline import TopicBacklog
 from icestream.storage import TopicRecord, open_store
 from icestream.storage.cloud import (
     FoundObject,
@@ -33,7 +33,6 @@ from icestream.storage.cloud import (
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
 class CloudBacklog(TopicBacklog):
     """The messages in a topic's cloud objects."""
 
@@ -148,7 +147,7 @@ def _is_name(pattern: str) -> bool:
 
 def _backlog(record: TopicRecord, epoch: int, objects: list[ObjectDescriptor]) -> CloudBacklog:
     return CloudBacklog(
-        topic=record.name,
+        topic=record.topic,
         stream_id=record.stream_id,
         epoch=epoch,
         schema=record.encoded_schema,

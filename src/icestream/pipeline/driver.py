@@ -87,16 +87,16 @@ class Runner:
         Messages that are published meanwhile may be left, and so is a topic that is deleted and created again.
         """
         self._look(self.topics.refresh_all, stopping)
-        ends = {state.backlog.topic: state.backlog.durable_end for state in self.topics}
+        ends = {state.backlog.name: state.backlog.durable_end for state in self.topics}
         streams = {state.backlog.stream_id for state in self.topics}
         reached: dict[TopicName, int] = {}
         total = PassFigures()
         while not stopping.is_set():
             if self._sources.is_away:
                 self._look(self.topics.look, stopping)
-            reached |= {state.backlog.topic: state.committed or 0 for state in self.topics}
+            reached |= {state.backlog.name: state.committed or 0 for state in self.topics}
             for made_again in [state for state in self.topics if state.backlog.stream_id not in streams]:
-                ends.pop(made_again.backlog.topic, None)
+                ends.pop(made_again.backlog.name, None)
             progress(self._done(ends), sum(ends.values()))
             resting = [state.pause.until for state in self.topics if self._is_left(state, ends)]
             if not resting:
@@ -122,7 +122,7 @@ class Runner:
                 return
 
     def _done(self, ends: Ends) -> int:
-        return sum(min(ends.get(state.backlog.topic, 0), state.committed or 0) for state in self.topics)
+        return sum(min(ends.get(state.backlog.name, 0), state.committed or 0) for state in self.topics)
 
     def _is_left(self, state: TopicState, ends: Ends) -> bool:
         """Return whether a topic has not reached its end and still may."""
@@ -130,14 +130,14 @@ class Runner:
         if error is not None and state.is_tried_again and may_be_the_messages(error):
             return True
         tries = _MAX_TRIES if state.pause.error is None or state.pause.error.retryable else 1
-        end = min(ends.get(state.backlog.topic, 0), state.backlog.durable_end)
+        end = min(ends.get(state.backlog.name, 0), state.backlog.durable_end)
         behind = (state.committed or 0) < end
         return behind and state.backlog.error is None and state.pause.failures < tries
 
     def _note_unreadable(self, total: PassFigures) -> None:
         for state in self.topics:
             if state.backlog.error is not None:
-                figures = total.of(state.backlog.topic)
+                figures = total.of(state.backlog.name)
                 figures.failures += 1
                 figures.error = state.backlog.error
 

@@ -12,40 +12,86 @@ is the cause, the frame is found and put into quarantine, see `quarantine`. Whil
 files wait for their commit, and are not written again.
 """
 
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import structlog
 
 from icestream.config import Settings
-from icestream.model.errors import IcestreamError, IncompatibleTableError, TopicNotFoundError
+from icestream.model.errors import (
+    CatalogUnavailableError,
+    CommitConflictError,
+    CommitUnknownError,
+    IcestreamError,
+    IncompatibleTableError,
+    LedgerMismatchError,
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+)
 from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.pipeline import planner
-from icestream.pipeline.commit import Outcome, commit
 from icestream.pipeline.planner import WriteRange
-from icestream.pipeline.quarantine.quarantine import Quarantine
-from icestream.pipeline.quarantine.quarantine_copy import with_copied_quarantine
+from icestream.pipeline.quarantine.quarantine import Quarantine, with_copied_quarantine
 from icestream.pipeline.report import PassFigures
-from icestream.pipeline.sources import MessageSources
+from icestream.pipeline.sources import MessageSources, backfill_before_log
 from icestream.pipeline.spark.session import JobFailedError
-from icestream.pipeline.state import Sink, TopicState, TopicStates
-from icestream.pipeline.table_loading import before_log, drop_empty_tables, open_table
+from icestream.pipeline.state import PendingCommit, Sink, TopicState, TopicStates
 from icestream.pipeline.tasks import Work, Written, pack_parcel
-from icestream.table import Tables, TopicTable
-from icestream.table.parquet_copy import discard_files
+from icestream.protocol.pipeline import TopicBacklog
+from icestream.table import Ledger, Tables, TopicTable, WrittenFile
+from icestream.table.parquet_copy import discard_files, holds_files, remove_leftovers
 
 _log = structlog.get_logger(__name__)
 _SMOOTHING = 0.3
 _MAX_OPENED_AT_ONCE = 256
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 Run = Callable[[Sequence[bytes]], list[Written]]
 Tasks = Sequence[Sequence[WriteRange]]
 Ends = Mapping[TopicName, int]
 Allotted = Sequence[tuple[planner.WaitingRange, int]]
+MAX_COMMIT_TRIES = 10
+_COMMIT_PAUSE_SECONDS = 0.02
+
+
+# Step 1: the tables
+
+
+def open_table(tables: Tables, state: TopicState, sink: Sink) -> TopicTable:
+    """Load a table. Remove leftover files of a Parquet copy before anything is added to it."""
+    table = tables.open(state.spec(sink))
+    return remove_leftovers(table)
+
+
+def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:
+    """Find messages that a table lacks and the log does not have: in the cloud, or in the topic's other table."""
+    try:
+        return sources.before_log(backlog, offset)
+    except OffsetOutOfRangeError:
+        found = (tables.find(name) for name in backlog.format.all_tables(backlog.name))
+        ledgers = [table.ledger for table in found if table is not None]
+        end = max((one.committed_offset for one in ledgers if one.stream_id == backlog.stream_id), default=0)
+        if end <= offset:
+            raise
+        return backfill_before_log(backlog, offset, end)
+
+
+def drop_empty_tables(tables: Tables, backlog: TopicBacklog) -> None:
+    """Drop the empty tables of a deleted topic. They would be in the way of a new topic of that name."""
+    for name in backlog.format.fed(backlog.name):
+        try:
+            table = tables.find(name)
+            if table is not None and table.ledger == Ledger(backlog.stream_id, table.ledger.epoch, 0):
+                tables.drop(name, backlog.stream_id)
+        except IcestreamError as error:
+            _log.warning("empty_table_not_dropped", table=str(name), reason=str(error))
+
+
+# Step 2: the job
 
 
 def run_job(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Written]:
@@ -65,7 +111,7 @@ def run_job(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Wri
         half = set(topics[: len(topics) // 2])
         parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
         # Tasks of the failed job may have written files that no result names.
-        return [replace(written, again=True) for part in parts for written in run_job(part, works, run)]
+        return [replace(written, may_have_leftovers=True) for part in parts for written in run_job(part, works, run)]
 
 
 def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
@@ -78,6 +124,100 @@ def _parcel(task: Sequence[WriteRange], works: Mapping[TopicName, Work]) -> byte
     for one in task:
         ranges.setdefault(one.topic, []).append((one.start, one.end))
     return pack_parcel(works[topic].with_ranges(found) for topic, found in ranges.items())
+
+
+# Step 3: the commits
+
+
+@dataclass(frozen=True)
+class CommitOutcome:
+    table: TopicTable
+    has_our_files: bool
+    """Whether these files are in the table. Else another pipeline's are, or none are yet."""
+    conflicts: int
+
+
+def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
+    """Commit written files to one table. After any doubt the ledger is read before anything else.
+
+    1. commit the files on the table state that the range was planned on. *Killed before: files that no table names.
+       Killed after: the ledger has moved, and the next plan begins after these messages.*
+    2. refused, or the outcome is unknown: load the table again. *No file is removed: an unknown outcome may be a
+       commit.*
+    3. the ledger has moved: these messages are in the table, by this commit or another, and the files stay where they
+       are. The ledger has not moved (a compaction was committed): commit the same files on the new state. If the commit
+       of step 1 arrives late, one of the two requires an old snapshot, and the catalog refuses it.
+
+    A Parquet copy has a stricter step 3, because its readers read every file in its folders: files are committed on the
+    snapshot that they were planned on, or never. If the table has another snapshot and does not name the files, they
+    are deleted, and the messages are planned again. `icestream.table.parquet_copy.leftovers` relies on this, and says
+    why.
+
+    After an error the same call may be made again.
+    """
+    for conflicts in range(MAX_COMMIT_TRIES):
+        if table.is_parquet_copy and table.snapshot_id != pending.planned_on:
+            return _settle(table, pending, conflicts)
+        try:
+            done = table.commit(
+                pending.files,
+                start=pending.start,
+                end=pending.end,
+                epoch=pending.epoch,
+                lost=pending.lost,
+                quarantined=pending.quarantined,
+            )
+        except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
+            table = reload(table)
+            if table.ledger.committed_offset != pending.start and not table.is_parquet_copy:
+                unknown = isinstance(error, CommitUnknownError) and _holds(table, pending.files)
+                return CommitOutcome(table, unknown, conflicts + 1)
+            time.sleep(random.uniform(0.0, _COMMIT_PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
+        else:
+            return CommitOutcome(done, has_our_files=True, conflicts=conflicts)
+    raise CommitConflictError(
+        f"{MAX_COMMIT_TRIES} commits in a row lost to other commits",
+        operation="commit",
+        place=str(table.name),
+        remedy="the pipeline tries again",
+    )
+
+
+def _settle(table: TopicTable, pending: PendingCommit, conflicts: int) -> CommitOutcome:
+    """Settle files of a Parquet copy whose snapshot has changed: no commit of them can arrive any more."""
+    has_our_files = bool(pending.files) and holds_files(table, pending.files)
+    if not has_our_files:
+        discard_files(table, pending.files)
+    return CommitOutcome(table, has_our_files, conflicts)
+
+
+def reload(table: TopicTable) -> TopicTable:
+    """Return the table as it is now. Raise if it belongs to another stream."""
+    stream_id = table.ledger.stream_id
+    try:
+        found = table.refresh()
+        ledger = found.ledger
+    except IcestreamError:
+        raise
+    except Exception as error:
+        raise CatalogUnavailableError(
+            f"the catalog failed: {error}", operation="load table", place=str(table.name)
+        ) from error
+    if ledger.stream_id != stream_id:
+        raise IncompatibleTableError(
+            f"the table was created again for the stream {ledger.stream_id}; it was {stream_id}'s",
+            operation="commit",
+            place=str(table.name),
+        )
+    return found
+
+
+def _holds(table: TopicTable, files: Sequence[WrittenFile]) -> bool:
+    """Return whether the newest commit is the one whose outcome was unknown; for the figures only."""
+    return bool(files) and table.ledger.committed_offset == files[-1].last_offset + 1
+
+
+# All steps
 
 
 class JobRunner(Protocol):
@@ -138,7 +278,7 @@ class PassRunner:
         if chosen:
             self.seconds += _SMOOTHING * (figures.seconds - self.seconds)
         if figures.topics:
-            self._tell(figures)
+            self._report_pass(figures)
         if chosen:
             self._look(began)
             self.topics.release_tables(self._settings.pipeline.max_pass_topics)
@@ -158,7 +298,7 @@ class PassRunner:
         for state in self.topics:
             if state.unreported:
                 state.unreported = False
-                counted = figures.of(state.backlog.topic)
+                counted = figures.of(state.backlog.name)
                 counted.error = state.backlog.error
                 counted.failures += counted.error is not None
 
@@ -166,14 +306,14 @@ class PassRunner:
         due = self.topics.due(state, self.seconds)
         if ends is None or due is None:
             return due is not None and due <= now
-        return state.backlog.topic in ends and state.pause.until <= now
+        return state.backlog.name in ends and state.pause.until <= now
 
     def _waiting(self, state: TopicState, ends: Ends | None) -> planner.WaitingRange | None:
         """Return what this pass may write of a topic."""
         if not state.is_open or state.is_pending or state.pause.until > self._clock():
             return None
         if ends is not None:
-            return state.waiting(ends.get(state.backlog.topic, 0))
+            return state.waiting(ends.get(state.backlog.name, 0))
         now = self._clock()
         due = (one for one in state.waitings() if planner.due_at(one, self._limits, pass_seconds=self.seconds) <= now)
         return next(due, None)
@@ -221,7 +361,7 @@ class PassRunner:
             try:
                 held = self.topics[topic.topic].next_backlog
                 ends = self._sources.cut_range(
-                    held, topic.start, topic.end, piece_bytes=-(-share // count), max_pieces=count
+                    held, topic.start, topic.end, range_bytes=-(-share // count), max_ranges=count
                 )
             except IcestreamError as error:
                 self._fail(self.topics[topic.topic], error, figures)
@@ -264,7 +404,7 @@ class PassRunner:
             fetch=self._sources.fetch(
                 state.next_backlog, by_frame=poison_search is not None and poison_search.is_narrowing
             ),
-            topic=state.backlog.topic,
+            topic=state.backlog.name,
             stream_id=state.backlog.stream_id,
             targets=tuple((sink.table.writer(), sink.committed or 0) for sink in state.fed if sink.table is not None),
             max_memory_bytes=self._settings.writer.max_memory_bytes,
@@ -272,7 +412,7 @@ class PassRunner:
 
     def _take_written(self, state: TopicState, ranges: list[Written], figures: PassFigures) -> bool:
         """Take a topic's written ranges, as far as they follow each other without a gap, as pending commits."""
-        counted = figures.of(state.backlog.topic)
+        counted = figures.of(state.backlog.name)
         counted.translate_seconds += sum(one.seconds for one in ranges)
         failed = next((one for one in ranges if one.error is not None), None)
         error = failed.error if failed is not None else None
@@ -282,7 +422,7 @@ class PassRunner:
                 break
             sound.append(one)
         state.crashed = error is not None and error.code == "job_failed"
-        if error is not None or any(one.again for one in ranges):
+        if error is not None or any(one.may_have_leftovers for one in ranges):
             state.mark_unclean()
         held = state.next_backlog
         if failed is not None and error is not None and self._put_aside(state, failed, error, figures):
@@ -296,7 +436,7 @@ class PassRunner:
             lost = OffsetRanges.of(lost for one in sound for lost in one.lost_ranges.ranges)
             files = tuple(file for one in sound for file in one.files)
             for sink in state.fed:
-                sink.pend(sink.files_of(files), sound[-1].end, state.backlog.epoch, lost)
+                sink.set_pending(sink.files_of(files), sound[-1].end, state.backlog.epoch, lost)
         if error is not None and held is not state.backlog:
             state.older = None  # a table may have it by now
             state.release()
@@ -321,13 +461,13 @@ class PassRunner:
             if state.poison_search is not None and state.poison_search.is_narrowing:
                 state.pause.until = 0.0  # the next try takes another range
             return False
-        figures.of(state.backlog.topic).failures += 1
+        figures.of(state.backlog.name).failures += 1
         if not state.is_pending:
             state.pause.end()  # another pipeline quarantined it: the messages after it have not failed
         return True
 
     def _commit_pending(self, states: list[TopicState], figures: PassFigures) -> None:
-        def commit_and_tell(due: tuple[TopicState, Sink]) -> tuple[Outcome, float]:
+        def commit_and_tell(due: tuple[TopicState, Sink]) -> tuple[CommitOutcome, float]:
             state, sink = due
             assert sink.pending is not None
             began = self._clock()
@@ -339,7 +479,7 @@ class PassRunner:
 
         due = [(state, sink) for state in states for sink in state.sinks if sink.pending is not None]
         for (state, sink), result in zip(due, self._in_parallel(commit_and_tell, due), strict=True):
-            counted = figures.of(state.backlog.topic)
+            counted = figures.of(state.backlog.name)
             if isinstance(result, IcestreamError):
                 self._take_refusal(sink, result)
                 self._fail(state, result, figures)
@@ -350,7 +490,7 @@ class PassRunner:
             sink.take(outcome.table)
             counted.commit_seconds += seconds
             counted.conflicts += outcome.conflicts
-            if outcome.ours:
+            if outcome.has_our_files:
                 counted.commits += 1
                 if sink is state.sinks[0]:
                     counted.messages += sum(file.message_count for file in pending.files)
@@ -376,9 +516,9 @@ class PassRunner:
         try:
             self._sources.tell_committed(backlog, table.ledger.committed_offset, table.snapshot_id)
         except IcestreamError as error:
-            _log.debug("commit_hint_failed", topic=str(backlog.topic), reason=str(error))
+            _log.debug("commit_hint_failed", topic=backlog.topic, reason=str(error))
 
-    def _tell(self, figures: PassFigures) -> None:
+    def _report_pass(self, figures: PassFigures) -> None:
         now = self._clock()
         for topic, counted in figures.topics.items():
             try:
@@ -399,7 +539,7 @@ class PassRunner:
 
     def _fail(self, state: TopicState, error: IcestreamError, figures: PassFigures) -> None:
         """Pause a topic after an error. Forget one that was deleted."""
-        topic = state.backlog.topic
+        topic = state.backlog.name
         counted = figures.of(topic)
         counted.failures += 1
         counted.error = str(error)
@@ -417,17 +557,19 @@ class PassRunner:
     def _forget(self, state: TopicState) -> None:
         """Forget a deleted topic. Drop its empty tables: they would be in the way of a new topic of that name."""
         backlog = state.backlog
-        self.topics.forget(backlog.topic)
+        self.topics.forget(backlog.name)
         drop_empty_tables(self._tables, backlog)
 
-    def _in_parallel(self, action: Callable[[Item], Result], items: Iterable[Item]) -> list[Result | IcestreamError]:
-        def attempt(item: Item) -> Result | IcestreamError:
+    def _in_parallel(
+        self, action: Callable[[tuple[TopicState, Sink]], Result], items: Iterable[tuple[TopicState, Sink]]
+    ) -> list[Result | IcestreamError]:
+        def attempt(item: tuple[TopicState, Sink]) -> Result | IcestreamError:
             try:
                 return action(item)
             except IcestreamError as error:
                 return error
             except Exception as error:  # noqa: BLE001 - any error concerns this topic alone
-                _log.error("topic_pass_crashed", exc_info=error)
+                _log.error("topic_pass_crashed", topic=item[0].backlog.topic, exc_info=error)
                 return IcestreamError(f"{type(error).__name__}: {error}", operation="pipeline", retryable=True)
 
         return list(self._pool.map(attempt, items))

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
-from icestream.client import TopicBacklog
 from icestream.config import Settings
 from icestream.model.names import TopicName
 from icestream.model.units import MIB
+from icestream.protocol.pipeline import TopicBacklog
 
 MIN_RANGE_BYTES = 8 * MIB
 """Less is not worth a file, however many cores are free."""

@@ -16,19 +16,20 @@ import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
 import structlog
+from msgspec.structs import asdict, replace
 
-from icestream.client import Client, PipelineBacklog, TopicBacklog
+from icestream.client import Client
 from icestream.config import Settings
 from icestream.model.errors import DeadlineError, OffsetOutOfRangeError, UnavailableError
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.pipeline.cloud_backlog import CloudBacklog, CloudStreams
-from icestream.pipeline.fetch import Fetch, FromBroker, FromCloud
 from icestream.pipeline.planner import mean_bytes
+from icestream.pipeline.tasks import Fetch, FromBroker, FromCloud
+from icestream.protocol.pipeline import PipelineBacklog, TopicBacklog
 
 _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 5.0
@@ -45,8 +46,8 @@ Schemas = Callable[[], dict[int, str]]
 class Origin(Protocol[Held_contra]):
     """How messages of one kind of backlog are cut into ranges and read."""
 
-    def cut_range(self, topic: Held_contra, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-        """Return where ranges of about `piece_bytes` end: at most so many, none past `end`."""
+    def cut_range(self, topic: Held_contra, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
+        """Return where ranges of about `range_bytes` end: at most so many, none past `end`."""
 
     def fetch(self, topic: Held_contra, *, by_frame: bool) -> Fetch:
         """Return how tasks read the messages."""
@@ -63,8 +64,8 @@ class LogOrigin:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-        return self._client.cut_range(topic.topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
+        return self._client.cut_range(topic.name, start, end, range_bytes=range_bytes, max_ranges=max_ranges)
 
     def fetch(self, topic: TopicBacklog, *, by_frame: bool) -> Fetch:
         del topic
@@ -73,11 +74,10 @@ class LogOrigin:
     def frames(
         self, topic: TopicBacklog, start: int, end: int, *, bodies: bool
     ) -> tuple[Iterable[list[Frame]], Schemas]:
-        reader = self._client.read_frames(topic.topic, topic.stream_id, start, end, bodies=bodies)
+        reader = self._client.read_frames(topic.name, topic.stream_id, start, end, bodies=bodies)
         return reader, lambda: reader.schemas
 
 
-@dataclass(frozen=True)
 class BackfillBacklog(TopicBacklog):
     """What another table of the topic holds before the log begins."""
 
@@ -85,10 +85,10 @@ class BackfillBacklog(TopicBacklog):
 class BackfillOrigin(LogOrigin):
     """Another table of the topic, read through the broker."""
 
-    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
+    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
         """Cut as if all messages had the same size: the log, which knows sizes, does not have them."""
-        step = max(1, int(piece_bytes / mean_bytes(topic)))
-        steps = range(1, max_pieces + 1)
+        step = max(1, int(range_bytes / mean_bytes(topic)))
+        steps = range(1, max_ranges + 1)
         return [min(end, start + step * number) for number in steps if start + step * (number - 1) < end]
 
 
@@ -96,7 +96,7 @@ def backfill_before_log(log: TopicBacklog, start: int, end: int) -> BackfillBack
     """Return the messages from `start` to where the log begins, or to `end`, where the table that has them ends."""
     end = min(end, log.start_offset)
     nbytes = max(1, round(mean_bytes(log) * (end - start)))
-    return replace(BackfillBacklog(**vars(log)), start_offset=start, durable_end=end, nbytes=nbytes)
+    return replace(BackfillBacklog(**asdict(log)), start_offset=start, durable_end=end, nbytes=nbytes)
 
 
 class CloudOrigin:
@@ -121,14 +121,14 @@ class CloudOrigin:
 
     def before(self, topic: TopicBacklog, offset: int) -> CloudBacklog | None:
         """Return what the cloud has of a topic from an offset to where its log begins; None if it lacks the offset."""
-        for found in self._streams.find(str(topic.topic)):
+        for found in self._streams.find(topic.topic):
             end = min(found.durable_end, topic.start_offset)
             if found.stream_id == topic.stream_id and found.start_offset <= offset < end:
                 return replace(found, epoch=topic.epoch, durable_end=end, awaited_end=topic.awaited_end)
         return None
 
-    def cut_range(self, topic: CloudBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-        return cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+    def cut_range(self, topic: CloudBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
+        return cut_objects(topic, start, end, range_bytes=range_bytes, max_ranges=max_ranges)
 
     def fetch(self, topic: CloudBacklog, *, by_frame: bool = True) -> FromCloud:
         del by_frame  # objects hold frames, and tasks decode them in any case
@@ -141,16 +141,16 @@ class CloudOrigin:
     ) -> tuple[Iterable[list[Frame]], Schemas]:
         del bodies  # an object is read as a whole
         fetch = self.fetch(topic).within([(start, end)])
-        return fetch.read(topic.topic, topic.stream_id, start, end).frames(), lambda: topic.schemas
+        return fetch.read(topic.name, topic.stream_id, start, end).frames(), lambda: topic.schemas
 
 
-def cut_objects(topic: CloudBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-    """Return where ranges of about `piece_bytes` end, as if the messages of an object had the same size."""
+def cut_objects(topic: CloudBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
+    """Return where ranges of about `range_bytes` end, as if the messages of an object had the same size."""
     objects = topic.objects
     cuts: list[int] = []
     offset = start
-    while offset < end and len(cuts) < max_pieces:
-        room = piece_bytes
+    while offset < end and len(cuts) < max_ranges:
+        room = range_bytes
         index = max(0, bisect_right(objects, offset, key=lambda one: one.first_offset) - 1)
         while room > 0 and offset < end and index < len(objects):
             one = objects[index]
@@ -245,7 +245,7 @@ class MessageSources:
                 f"the table ends at {offset} and the log begins at {topic.start_offset}: "
                 "neither has the messages between",
                 operation="plan",
-                place=str(topic.topic),
+                place=topic.topic,
                 remedy="restore the table or the cloud objects that held them, or delete the topic",
             )
         return found
@@ -253,9 +253,9 @@ class MessageSources:
     def _origin(self, topic: Held) -> Origin[Held]:
         return cast("Origin[Held]", self._origins[type(topic)])
 
-    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, piece_bytes: int, max_pieces: int) -> list[int]:
-        """Return where ranges of about `piece_bytes` end: at most so many, none past `end`."""
-        return self._origin(topic).cut_range(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+    def cut_range(self, topic: TopicBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
+        """Return where ranges of about `range_bytes` end: at most so many, none past `end`."""
+        return self._origin(topic).cut_range(topic, start, end, range_bytes=range_bytes, max_ranges=max_ranges)
 
     def fetch(self, topic: TopicBacklog, *, by_frame: bool = False) -> Fetch:
         """Return how tasks read a topic's messages; `by_frame`, they decode the frames of a range and no other."""
@@ -278,7 +278,7 @@ class MessageSources:
 
     def tell_committed(self, topic: TopicBacklog, offset: int, snapshot_id: int | None) -> None:
         if not self.is_on_cloud:
-            self._client.tell_committed(topic.topic, topic.stream_id, offset, snapshot_id)
+            self._client.tell_committed(topic.name, topic.stream_id, offset, snapshot_id)
 
     def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         if not self.is_on_cloud:

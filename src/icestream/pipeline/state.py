@@ -1,27 +1,54 @@
 """What the driver remembers of its topics between passes. All of it can be lost: the truth is in the tables."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
 
-from icestream.client import TopicBacklog
 from icestream.config import Settings
 from icestream.model.errors import DamagedError, IcestreamError
 from icestream.model.messages import STREAM_SCHEMA, decode_schema, stream_schema
 from icestream.model.names import TopicName, is_copy
-from icestream.model.offsets import OffsetRanges
+from icestream.model.offsets import NO_OFFSETS, OffsetRanges
+from icestream.model.quarantine import Quarantined
 from icestream.model.units import MIB
 from icestream.pipeline.cloud_backlog import CloudBacklog
-from icestream.pipeline.commit import PendingCommit
 from icestream.pipeline.planner import PassLimits, WaitingRange, due_at, mean_bytes
 from icestream.pipeline.quarantine.poison_search import PoisonSearch
 from icestream.pipeline.sources import MessageSources
+from icestream.protocol.pipeline import TopicBacklog
 from icestream.table import TableSpec, TopicTable, WrittenFile
 
 CLEAN_SECONDS = 600.0
 """How often the folders of a Parquet copy are searched for files that dead pipelines left."""
+
+
+MAX_WAIT_SECONDS = 12 * 3600.0
+"""Half of the shortest age at which maintenance removes a file that no table names."""
+
+
+@dataclass(frozen=True)
+class PendingCommit:
+    """Written files that hold the messages `start` to before `end`, and are in no table yet."""
+
+    files: tuple[WrittenFile, ...]
+    start: int
+    end: int
+    epoch: int
+    lost: OffsetRanges = NO_OFFSETS
+    """Messages that are in no file because a repair of the log gave them up."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Messages that are in no file because they are in quarantine."""
+    planned_on: int | None = None
+    """The table's snapshot when they were planned; None if it had none."""
+    written_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the files have waited so long that maintenance may soon remove them as orphans."""
+        return time.monotonic() - self.written_at > MAX_WAIT_SECONDS
 
 
 @dataclass
@@ -60,7 +87,7 @@ class Sink:
     def take(self, table: TopicTable) -> None:
         """Use a newly loaded state of the table. Drop the search for a frame that the table has passed."""
         self.table, self.committed = table, table.ledger.committed_offset
-        if self.poison_search is not None and not self.poison_search.passed(self.committed):
+        if self.poison_search is not None and not self.poison_search.continues_after(self.committed):
             self.poison_search = None
 
     def files_of(self, files: tuple[WrittenFile, ...]) -> tuple[WrittenFile, ...]:
@@ -69,7 +96,7 @@ class Sink:
         own = self.table.iceberg.metadata.table_uuid
         return tuple(file for file in files if file.table_uuid == own)
 
-    def pend(self, files: tuple[WrittenFile, ...], end: int, epoch: int, lost: OffsetRanges) -> None:
+    def set_pending(self, files: tuple[WrittenFile, ...], end: int, epoch: int, lost: OffsetRanges) -> None:
         """Note a commit: the messages from the ledger's offset to before `end`, if there are any."""
         assert self.table is not None
         assert self.committed is not None
@@ -134,7 +161,7 @@ class TopicState:
     def _take_format(self) -> None:
         """Update the list of tables from the topic's format."""
         known = {sink.name: sink for sink in self.sinks}
-        wanted = self.backlog.format.fed(self.backlog.topic)
+        wanted = self.backlog.format.fed(self.backlog.name)
         self.sinks = [known.get(name) or Sink(name) for name in wanted]
         self.fed = tuple(sink for sink in self.fed if sink in self.sinks)
 
@@ -220,7 +247,7 @@ class TopicState:
                 f"the table holds messages up to {sink.committed}, but the log ends at {backlog.durable_end}: "
                 "the table was written from another log",
                 operation="plan",
-                place=str(backlog.topic),
+                place=backlog.topic,
                 remedy="restore the log, or delete the topic",
             )
 
@@ -232,7 +259,7 @@ class TopicState:
     @property
     def poison_search(self) -> PoisonSearch | None:
         """The search for a bad frame among the next messages of the fed tables; None if there is none."""
-        return _suspicion(self.fed or tuple(self.sinks))
+        return _poison_search_of(self.fed or tuple(self.sinks))
 
     def begin_poison_search(self) -> PoisonSearch:
         """Return that search; begin one for the table that lacks the messages if there is none."""
@@ -306,7 +333,7 @@ class TopicState:
         if backlog is None:
             return None
         end = backlog.durable_end if end is None else min(end, backlog.durable_end)
-        poison_search = _suspicion(sinks)
+        poison_search = _poison_search_of(sinks)
         if poison_search is not None and poison_search.limit is not None:
             end = min(end, poison_search.limit)
         if end <= start:
@@ -314,7 +341,7 @@ class TopicState:
         held = backlog.durable_end - backlog.start_offset
         share = (end - start) / held if held else 1.0
         return WaitingRange(
-            topic=backlog.topic,
+            topic=backlog.name,
             start=start,
             end=end,
             nbytes=max(1, round(backlog.nbytes * min(1.0, share))),
@@ -334,7 +361,7 @@ def _start(sinks: "tuple[Sink, ...] | list[Sink]") -> int:
     return min(sink.committed or 0 for sink in sinks)
 
 
-def _suspicion(sinks: tuple[Sink, ...]) -> PoisonSearch | None:
+def _poison_search_of(sinks: tuple[Sink, ...]) -> PoisonSearch | None:
     start = _start(sinks)
     found = (
         sink.poison_search for sink in sinks if sink.poison_search is not None and sink.poison_search.start == start
@@ -391,12 +418,12 @@ class TopicStates:
         now = self._clock()
         since = LONG_AGO if not self._known_once else now if seen is None else seen
         for backlog in response.topics:
-            state = self._states.get(backlog.topic)
+            state = self._states.get(backlog.name)
             if state is None or state.backlog.stream_id != backlog.stream_id:
-                self._states[backlog.topic] = TopicState(backlog, self._new_pause(), since)
+                self._states[backlog.name] = TopicState(backlog, self._new_pause(), since)
             else:
                 state.update(backlog, since)
-        self._listed.update(backlog.topic for backlog in response.topics)
+        self._listed.update(backlog.name for backlog in response.topics)
         if whole:
             self._looked_at_all = now
         if response.complete:

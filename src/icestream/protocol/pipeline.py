@@ -5,9 +5,10 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct, field
 
 from icestream.model.enums import StorageFormat
+from icestream.model.names import TopicName
 from icestream.protocol.parsing import MAX_INT, Request, Response
 
-MAX_SLICES = 10_000
+MAX_RANGES = 10_000
 _Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 
 
@@ -19,8 +20,8 @@ class BacklogRequest(Request):
     wait_ms: _Int64 = 0
 
 
-class BacklogEntry(Response):
-    """What a topic's log holds: the offsets from `start_offset` to before `durable_end`, in `bytes` of log."""
+class TopicBacklog(Response):
+    """What a topic's log holds: the offsets from `start_offset` to before `durable_end`, in `nbytes` of log."""
 
     topic: str
     stream_id: str
@@ -31,7 +32,7 @@ class BacklogEntry(Response):
     sort_by: tuple[str, ...]
     start_offset: int
     durable_end: int
-    bytes: int
+    nbytes: int = field(name="bytes")
     awaited_end: int = 0
     """A client waits until the messages below it are in the table; 0 if none does."""
     error: str | None = None
@@ -39,13 +40,17 @@ class BacklogEntry(Response):
     format: StorageFormat = StorageFormat.ICEBERG
     """Which tables the broker wants the messages in."""
 
+    @property
+    def name(self) -> TopicName:
+        return TopicName.parse(self.topic)
 
-class BacklogResponse(Response):
+
+class PipelineBacklog(Response):
     mark: str
-    """To be given with the next request."""
+    """Give it with the next request: the response then holds what has changed since."""
     complete: bool
-    """False while the broker still opens logs: ask again."""
-    topics: list[BacklogEntry]
+    """False while the broker still opens logs: some topics are not listed yet."""
+    topics: list[TopicBacklog]
 
 
 class CutRange(Request):
@@ -54,8 +59,8 @@ class CutRange(Request):
     topic: str
     start: _Int64
     end: _Int64
-    piece_bytes: Annotated[int, Meta(ge=1, le=MAX_INT)]
-    max_pieces: Annotated[int, Meta(ge=1, le=MAX_SLICES)] = MAX_SLICES
+    range_bytes: Annotated[int, Meta(ge=1, le=MAX_INT)]
+    max_ranges: Annotated[int, Meta(ge=1, le=MAX_RANGES)] = MAX_RANGES
 
 
 class RangeEnds(Response):

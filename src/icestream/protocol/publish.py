@@ -3,7 +3,7 @@
 Where a batch is, its application metadata is the request as JSON. A message that is published alone travels without
 Arrow, whose framing takes longer than the message:
 
-    1: u8 | length of the JSON: u32 | JSON | the message's body, see `icestream.model.lone_message`
+    1: u8 | length of the JSON: u32 | JSON | the message's body, see `icestream.model.messages`
 
 little-endian. A request with parts has one body for each, one after the other. The broker writes bodies into its log as
 they are.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from icestream.model.errors import InvalidRequestError
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.protocol.parsing import MAX_INT, MAX_REQUEST_BYTES, Request, convert
 
 _Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]

@@ -34,20 +34,16 @@ reader.close()
 """
 
 from icestream.reader.cloud_tier import CloudTier
-from icestream.reader.context import ReadContext
-from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
-from icestream.reader.log_tier import LogTier
+from icestream.reader.log_tier import LogTier, Tail, Tails
 from icestream.reader.position import resolve
 from icestream.reader.stateless import StatelessReader, farthest
 from icestream.reader.table_tier import TableTier, TableTierRead
-from icestream.reader.tail import Tail, Tails
-from icestream.reader.tiers import Selection, Tier, TierRead
+from icestream.reader.tiers import DEFAULT_READ_BYTES, Selection, Tier, TierRead, TopicReader
 
 __all__ = [
     "DEFAULT_READ_BYTES",
     "CloudTier",
     "LogTier",
-    "ReadContext",
     "Selection",
     "StatelessReader",
     "TableTier",

@@ -15,10 +15,9 @@ from icestream.config import ReaderSettings
 from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
-from icestream.reader.handover import DEFAULT_READ_BYTES, TopicReader
 from icestream.reader.position import resolve
 from icestream.reader.table_tier import TableTier
-from icestream.reader.tiers import Selection
+from icestream.reader.tiers import DEFAULT_READ_BYTES, Selection, TopicReader
 
 if TYPE_CHECKING:
     from icestream.model.filters import Filter

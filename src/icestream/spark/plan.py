@@ -17,7 +17,7 @@ from icestream.spark.options import MAX_PARTITIONS, OPERATION, SourceOptions
 _HISTORY_MESSAGES = 1_000_000
 """In a partition, where nothing tells how large messages are."""
 
-_PIECES_A_CALL = 1_000
+_RANGES_PER_CALL = 1_000
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _log_ranges(
     try:
         while cuts[-1] < end:
             cuts += client.cut_range(
-                options.topic, cuts[-1], end, piece_bytes=options.partition_bytes, max_pieces=_PIECES_A_CALL
+                options.topic, cuts[-1], end, range_bytes=options.partition_bytes, max_ranges=_RANGES_PER_CALL
             )
             _check_number(len(cuts), topic)
     except OffsetOutOfRangeError:  # pruned since the topic was described: the table has it now

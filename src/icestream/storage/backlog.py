@@ -18,7 +18,7 @@ from uuid import uuid4
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.protocol.pipeline import BacklogEntry, BacklogResponse
+from icestream.protocol.pipeline import PipelineBacklog, TopicBacklog
 from icestream.storage.record import TopicRecord
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import Topic
@@ -60,7 +60,7 @@ class Backlog:
         self._watched: dict[TopicName, _BacklogTopic] = {}
         table_watch.listeners.add(self._note_awaited)
 
-    def ask(self, pattern: str = "*", *, mark: str | None = None, wait_seconds: float = 0.0) -> BacklogResponse:
+    def ask(self, pattern: str = "*", *, mark: str | None = None, wait_seconds: float = 0.0) -> PipelineBacklog:
         """Return the topics that match and have moved since `mark`; all that match if the mark is another process's.
 
         `complete` is false while logs are still to be opened: the caller asks again.
@@ -76,7 +76,7 @@ class Backlog:
             entries = [self._entry(watched) for watched in changed if fnmatchcase(str(watched.topic.name), pattern)]
             left = deadline - monotonic()
             if entries or left <= 0 or not complete:
-                return BacklogResponse(f"{self._life}-{number}", complete, entries)
+                return PipelineBacklog(f"{self._life}-{number}", complete, entries)
             since = number
             self._wait_past(number, min(left, _SCAN_SECONDS))
 
@@ -162,9 +162,9 @@ class Backlog:
         if watched is not None and watched.topic is topic:
             self._note(watched)
 
-    def _entry(self, watched: _BacklogTopic) -> BacklogEntry:
+    def _entry(self, watched: _BacklogTopic) -> TopicBacklog:
         record, log = watched.record, watched.log
-        return BacklogEntry(
+        return TopicBacklog(
             topic=record.topic,
             stream_id=record.stream_id,
             epoch=record.epoch,
@@ -173,7 +173,7 @@ class Backlog:
             sort_by=record.sort_by,
             start_offset=log.start_offset if log is not None else 0,
             durable_end=log.durable_end if log is not None else 0,
-            bytes=log.nbytes if log is not None else 0,
+            nbytes=log.nbytes if log is not None else 0,
             awaited_end=self._table_watch.awaited_end(watched.topic),
             error=None if watched.error is None else str(watched.error),
             format=self._format,

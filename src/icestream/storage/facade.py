@@ -18,12 +18,11 @@ from icestream.config import Settings
 from icestream.metadata import EtcdOptions, MetadataStore, open_metadata_store
 from icestream.model.enums import AckLevel, StorageFormat, SyncMode
 from icestream.model.errors import ClosedError, TopicNotFoundError
-from icestream.model.lone_message import LoneMessage
-from icestream.model.messages import Message, message_batch, messages_of
+from icestream.model.messages import LoneMessage, Message, message_batch, messages_of
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.protocol.admin import TopicStats
-from icestream.reader import ReadContext, Tails, TopicReader
+from icestream.reader import Tails, TopicReader
 from icestream.storage.backlog import Backlog
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.topic_cloud import Cloud
@@ -37,7 +36,7 @@ from icestream.storage.retention import Retention
 from icestream.storage.stats import topic_stats
 from icestream.storage.subscribing import MessageStream, TopicSource, store_dead_letters
 from icestream.storage.table_watch import TableWatch
-from icestream.storage.topic import Topic
+from icestream.storage.topic import ReadContext, Topic
 from icestream.storage.topics import Topics
 from icestream.subscription import ConsumerSession, Progress, SubscriptionOptions, Subscriptions
 from icestream.wal import Append, CommitPool, FrameCache, LocalFiles, LogContext, LogOptions, LogState

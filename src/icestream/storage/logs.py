@@ -82,12 +82,12 @@ class Logs:
                     f"{record.epoch}",
                     operation="open log",
                     place=directory,
-                    remedy="move the directory away; `icestream topic recover` brings the topic back here",
+                    remedy="move the directory away; `icestream topic recover` recovers the topic here",
                 )
         elif record.has_log:
-            raise self.lost(record)
+            raise self.lost_log_error(record)
 
-    def lost(self, record: TopicRecord) -> IcestreamError:
+    def lost_log_error(self, record: TopicRecord) -> IcestreamError:
         """Return the error for a log that is not in this directory."""
         directory = str(self.path(record.name))
         if self.has_segments(record.name):
@@ -102,10 +102,10 @@ class Logs:
             operation="open log",
             place=directory,
             remedy="if another broker holds the log, publish there; if it is lost, restore the directory from a copy, "
-            f"or bring back what the cloud and the table have with `icestream topic recover {record.topic}`",
+            f"or recover what the cloud and the table have with `icestream topic recover {record.topic}`",
         )
 
-    def held_elsewhere(self, record: TopicRecord) -> StaleEpochError:
+    def held_elsewhere_error(self, record: TopicRecord) -> StaleEpochError:
         """Return the error for a topic whose messages go into the log of another broker."""
         return StaleEpochError(
             f"another broker that uses the same metadata store holds the topic's log{self._last_seen(record)}",

@@ -13,12 +13,12 @@ from icestream.metadata import MetadataStore, keys
 from icestream.model.clock import Clock
 from icestream.model.errors import DeadlineError, IcestreamError, InvalidRequestError, LogLostError, UnavailableError
 from icestream.model.names import TopicName
-from icestream.reader import ReadContext
 from icestream.storage.cloud.discovery import TopicFile, find_streams
 from icestream.storage.cloud.recovery import MakeLog, RecoveryReport, TopicRecovery
 from icestream.storage.cloud.topic_cloud import Cloud
 from icestream.storage.logs import Logs
 from icestream.storage.record import TopicRecord
+from icestream.storage.topic import ReadContext
 from icestream.wal import StreamInfo
 
 _MAX_UNDER_WAY = 8
@@ -80,7 +80,7 @@ class LostTopics:
         """Return the topics of which the object store has anything."""
         return {stream.topic for stream in find_streams(self._cloud.store)} if self._cloud is not None else set()
 
-    def found_instead_of(self, name: TopicName) -> IcestreamError | None:
+    def unknown_topic_in_store_error(self, name: TopicName) -> IcestreamError | None:
         """Return the error if the object store has a topic of this name that lost its records.
 
         A new topic would hide the lost one, and not fit its table. A store that does not respond soon is ignored.
@@ -99,7 +99,7 @@ class LostTopics:
             f"{store.name} has messages of a topic of this name that this broker does not know",
             operation="create topic",
             place=str(name),
-            remedy=f"bring it back with `icestream topic recover {name}`; who does not want it deletes it then",
+            remedy=f"recover it with `icestream topic recover {name}`; delete it afterwards if it is not wanted",
         )
 
     def record_of(self, stream: StreamInfo) -> TopicRecord:
@@ -122,7 +122,7 @@ class LostTopics:
             return
         head = self._cloud.of(record.name, record.stream_id).registry.head()
         if head is not None and head.uploaded_end:
-            raise self._logs.lost(record)
+            raise self._logs.lost_log_error(record)
 
     def recover(self, name: TopicName, make_log: MakeLog) -> RecoveryReport:
         """Recover a topic that has no log here; see `icestream.storage.cloud.recovery`."""
@@ -133,7 +133,7 @@ class LostTopics:
                 "segments of the topic's log are there",
                 operation=_RECOVER,
                 place=str(self._logs.path(name)),
-                remedy="mend them with `icestream wal repair`, or move the directory away first",
+                remedy="repair them with `icestream wal repair`, or move the directory away first",
             )
         if self._cloud is None:
             raise InvalidRequestError(
@@ -141,7 +141,7 @@ class LostTopics:
                 operation=_RECOVER,
                 place=str(name),
                 remedy="set cloud.backend and cloud.root to the store that the topic was uploaded to, or delete the "
-                "topic with --keep-table and make it anew under another name",
+                "topic with --keep-table and create it again under another name",
             )
         entry = self._metadata.get(keys.topic(name))
         if entry is not None:

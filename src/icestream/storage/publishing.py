@@ -9,7 +9,7 @@ import pyarrow as pa
 from icestream.config import ServerSettings
 from icestream.model.enums import AckLevel
 from icestream.model.errors import ClosedError, IcestreamError, OverloadedError
-from icestream.model.lone_message import LoneMessage
+from icestream.model.messages import LoneMessage
 from icestream.storage.disk import Disk
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import TableProgress, Topic
@@ -84,7 +84,7 @@ class Publishing:
         except BaseException as error:
             self._budget.give_back(payload.frame_bytes)
             if isinstance(error, ClosedError):
-                raise topic.gone() from error
+                raise topic.gone_error() from error
             raise
         if level is AckLevel.MEMORY:
             append.notify(item.on_ack)
@@ -106,7 +106,7 @@ class Publishing:
         try:
             topic.log.submit_all(prepared, inline=inline)
         except IcestreamError as error:
-            reason = topic.gone() if isinstance(error, ClosedError) else error
+            reason = topic.gone_error() if isinstance(error, ClosedError) else error
             for append in prepared:
                 append.finish(reason)
 

@@ -9,8 +9,13 @@ from msgspec.structs import replace
 
 from icestream.model.enums import AckLevel, StorageKind
 from icestream.model.errors import InvalidRequestError
-from icestream.model.frames import MESSAGES_SCHEMA_ID
-from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, decode_schema, encode_schema
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    MESSAGES_SCHEMA_ID,
+    check_topic_schema,
+    decode_schema,
+    encode_schema,
+)
 from icestream.model.names import TopicName
 from icestream.protocol.admin import CHANGEABLE, TopicAttributes, UpdateTopic, changed_attributes
 from icestream.protocol.parsing import convert

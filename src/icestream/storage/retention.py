@@ -38,20 +38,20 @@ _CLOUD = "object store, or the records about objects"
 _log = structlog.get_logger(__name__)
 
 
-class _StillAwayError(Exception):
+class _StoreSkippedError(Exception):
     """A needed store has failed earlier in the round."""
 
 
-class Stores:
+class StoreOutages:
     """The stores that failed in a round: each is asked once, not once for every topic."""
 
     def __init__(self) -> None:
         self._away: set[str] = set()
 
     @contextmanager
-    def asking(self, store: str) -> Iterator[None]:
+    def calling(self, store: str) -> Iterator[None]:
         if store in self._away:
-            raise _StillAwayError
+            raise _StoreSkippedError
         try:
             yield
         except UnavailableError:
@@ -96,9 +96,9 @@ class Retention:
         """Remove what interrupted removals have left: of each topic at first sight, and then once a day."""
         due = islice((topic for topic in self._each() if self._is_due(topic, now_us)), _MAX_SWEEPS)
 
-        def sweep(topic: Topic, stores: Stores) -> int:
+        def sweep(topic: Topic, stores: StoreOutages) -> int:
             assert topic.cloud is not None
-            with stores.asking(_CLOUD):
+            with stores.calling(_CLOUD):
                 removed = remove_orphans(topic.cloud)
             self._swept[topic.cloud] = now_us
             if removed:
@@ -117,7 +117,7 @@ class Retention:
 def prune_logs(topics: Iterable[Topic], settings: RetentionSettings, now_us: int) -> int:
     """Prune all open logs once; return how many segments were removed."""
 
-    def prune(topic: Topic, stores: Stores) -> int:
+    def prune(topic: Topic, stores: StoreOutages) -> int:
         own = topic.record if topic.record.has_table else None
         minutes = (own and own.retention_minutes) or settings.time_minutes
         megabytes = (own and own.retention_mb) or settings.size_mb
@@ -137,12 +137,12 @@ def _oldest_us(topic: Topic) -> int:
     return sealed[0].footer.last_time_us if sealed else 0
 
 
-def _prune(topic: Topic, stores: Stores, minutes: int | None, megabytes: int | None, now_us: int) -> int:
+def _prune(topic: Topic, stores: StoreOutages, minutes: int | None, megabytes: int | None, now_us: int) -> int:
     log = topic.opened_log
     if log is None or not log.revive():  # a full disk may have failed it, and refuses the append that would reopen it
         return 0
     if topic.cloud is not None and not topic.record.has_table:
-        with stores.asking(_CLOUD):
+        with stores.calling(_CLOUD):
             gone = topic.cloud.objects.first_offset or 0
         log.rotate_past(gone)  # else the log of an idle topic would keep it for long
     below = _elsewhere_below(topic, log, stores, minutes, megabytes, now_us)
@@ -153,24 +153,24 @@ def _prune(topic: Topic, stores: Stores, minutes: int | None, megabytes: int | N
 
 
 def _elsewhere_below(
-    topic: Topic, log: Log, stores: Stores, minutes: int | None, megabytes: int | None, now_us: int
+    topic: Topic, log: Log, stores: StoreOutages, minutes: int | None, megabytes: int | None, now_us: int
 ) -> int:
     """Return the offset below which segments may go: everything in them was read back from where it stays."""
     has_table, cloud = topic.record.has_table, topic.cloud
     if cloud is None and not has_table:
         return log.start_offset
     relies_on_cloud = cloud is not None and (cloud.uploads or not has_table)
-    ends = [topic.kept_end] if has_table else []
+    ends = [topic.committed_in_all_tables] if has_table else []
     gone = 0
     if cloud is not None and relies_on_cloud:
-        with stores.asking(_CLOUD):
+        with stores.calling(_CLOUD):
             ends.append(cloud.uploaded_end)
             gone = (cloud.objects.first_offset or 0) if not has_table else 0
     below = prunable_below(
         log, committed=min(ends), minutes=minutes, megabytes=megabytes, now_us=now_us, expired_below=gone
     )
     if cloud is not None and relies_on_cloud and below > log.start_offset:
-        with stores.asking(_CLOUD):
+        with stores.calling(_CLOUD):
             return min(below, confirmed_end(cloud, below))
     return below
 
@@ -197,12 +197,12 @@ def prunable_below(
 def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now_us: int) -> int:
     """Prune the objects of this broker's topics once; return how many were removed."""
 
-    def prune(topic: Topic, stores: Stores) -> int:
+    def prune(topic: Topic, stores: StoreOutages) -> int:
         cloud = topic.cloud
         if cloud is None or cloud.registry.owned is None:
             return 0
         below = _expired_below(topic, cloud, stores, settings, now_us)
-        with stores.asking(_CLOUD):
+        with stores.calling(_CLOUD):
             count = remove_objects(cloud, below, now_us)
         if count:
             first = cloud.objects.first_offset
@@ -213,31 +213,31 @@ def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now
 
 
 def _expired_below(
-    topic: Topic, cloud: TopicCloud, stores: Stores, settings: CloudRetentionSettings, now_us: int
+    topic: Topic, cloud: TopicCloud, stores: StoreOutages, settings: CloudRetentionSettings, now_us: int
 ) -> int:
     record = topic.record
-    with stores.asking(_CLOUD):
+    with stores.calling(_CLOUD):
         spans = cloud.objects.spans
     if not record.has_table:
         own, size = record.retention_minutes, record.retention_mb
         return expired_below(spans, safe_end=None, minutes=own, megabytes=size, now_us=now_us)
     minutes, megabytes = settings.time_minutes, settings.size_mb
-    known, first = topic.kept_end, spans[0].first_offset if spans else 0
+    known, first = topic.committed_in_all_tables, spans[0].first_offset if spans else 0
     if expired_below(spans, safe_end=known, minutes=minutes, megabytes=megabytes, now_us=now_us) <= first:
         return 0
-    with stores.asking(_CATALOG):
+    with stores.calling(_CATALOG):
         tables = topic.find_fed_tables()  # a final deletion reads the catalog first
     committed = min(table.ledger.committed_offset if table is not None else 0 for table in tables)
     return expired_below(spans, safe_end=committed, minutes=minutes, megabytes=megabytes, now_us=now_us)
 
 
-def _total(topics: Iterable[Topic], work: Callable[[Topic, Stores], int]) -> int:
+def _total(topics: Iterable[Topic], work: Callable[[Topic, StoreOutages], int]) -> int:
     """Sum up the work over topics. The failure of one topic, or of its store, does not stop the others."""
-    total, stores = 0, Stores()
+    total, stores = 0, StoreOutages()
     for topic in topics:
         try:
             total += work(topic, stores)
-        except _StillAwayError:
+        except _StoreSkippedError:
             continue
         except Exception as error:  # noqa: BLE001 - whatever it is, the other topics have nothing to do with it
             _log.warning("topic_retention_failed", topic=topic.record.topic, error=str(error))

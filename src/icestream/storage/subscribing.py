@@ -72,9 +72,9 @@ class TopicSource:
     def reader(self, offset: int, /, *, where: Filter | None = None) -> TopicReader:
         return self._topic.reader(StartPosition.offset(offset), where=where)
 
-    def gone(self) -> IcestreamError | None:
+    def gone_error(self) -> IcestreamError | None:
         try:
-            return self._topic.gone() if self._topic.log.state is LogState.CLOSED else None
+            return self._topic.gone_error() if self._topic.log.state is LogState.CLOSED else None
         except IcestreamError as error:
             return error
 

@@ -146,7 +146,7 @@ class TableWatch:
         with self._lock:
             waiters = self._take_waiters(topic)
         for _, _, waiter in waiters:
-            waiter(topic.gone())
+            waiter(topic.gone_error())
 
     def _add_waiter(self, topic: Topic, end: int, waiter: Waiter) -> None:
         waiters = self._waiters.setdefault(topic, [])
@@ -209,7 +209,7 @@ class TableWatch:
 
     def _is_behind(self, topic: Topic) -> bool:
         log = topic.opened_log
-        return log is not None and log.durable_end > 0 and topic.kept_end < log.durable_end
+        return log is not None and log.durable_end > 0 and topic.committed_in_all_tables < log.durable_end
 
     def _look(self, topic: Topic) -> None:
         try:
@@ -232,7 +232,7 @@ class TableWatch:
     def _show(self, topic: Topic, committed: TableProgress, also: TableProgress | None = None) -> None:
         reached: list[Waiter] = []
         with self._lock:
-            topic.committed, topic.also_committed = committed, also
+            topic.committed, topic.second_table_progress = committed, also
             waiters = self._waiters.get(topic, [])
             while waiters and committed.covers(waiters[0][0]):
                 reached.append(heappop(waiters)[2])

@@ -12,7 +12,6 @@ from icestream.model.callers import EVERYTHING, Caller
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import check_part
 from icestream.protocol.admin import ReceivedTelemetry, TenantPage, TenantStats
-from icestream.protocol.pipeline import WriteFigures
 from icestream.storage.facade import IcebergStorage
 from icestream.storage.pipeline_figures import PipelineFigures
 from icestream.storage.stats import table_figures
@@ -86,7 +85,7 @@ class TenantFigures:
             tenant=tenant,
             topics=len(topics),
             received=msgspec.convert(received, dict[str, ReceivedTelemetry]),
-            pipeline=msgspec.convert(self._pipeline.sums_of(tenant), WriteFigures),
+            pipeline=self._pipeline.sums_of(tenant),
             failing_topics=sum(str(topic.name) in failing for topic in topics),
             quarantined=sum(topic.committed.quarantined for topic in topics),
             table_lag_messages=sum(lag.table_lag_messages or 0 for lag in lags),

@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icestream.cloud import ReadPool
+from icestream.config import ReaderSettings
 from icestream.model.enums import AckLevel, StorageFormat
 from icestream.model.errors import (
     ClosedError,
@@ -18,11 +21,12 @@ from icestream.model.errors import (
     TopicNotFoundError,
     UnavailableError,
 )
-from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.lone_message import LoneMessage
 from icestream.model.messages import (
     MAX_BATCH_MESSAGES,
     MESSAGE_SCHEMA,
+    MESSAGES_SCHEMA_ID,
+    Frame,
+    LoneMessage,
     check_and_encode,
     check_message_sizes,
     slice_from,
@@ -32,10 +36,38 @@ from icestream.model.messages import (
 from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.protocol.admin import TopicAttributes, TopicDescription, TopicSummary
-from icestream.reader import CloudTier, LogTier, ReadContext, Selection, TableTier, Tail, Tier, TopicReader, resolve
+from icestream.reader import CloudTier, LogTier, Selection, TableTier, Tail, Tails, Tier, TopicReader, resolve
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.record import TopicRecord, topic_schema
 from icestream.wal import Log, Payload, prepare
+
+if TYPE_CHECKING:
+    from icestream.model.filters import Filter
+    from icestream.table import TopicTable
+
+_MAX_SEQUENCE = 1 << 62
+_CANCEL_CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class ReadContext:
+    """What the readers of all topics share: settings, the decoded tails, the threads that read objects."""
+
+    settings: ReaderSettings = field(default_factory=ReaderSettings)
+    find_table: "Callable[[TopicName], TopicTable | None]" = lambda _: None
+    """Returns the table of that name as the catalog has it now; raises if the catalog cannot be reached."""
+    format: StorageFormat = StorageFormat.ICEBERG
+    """Which tables topics have, and which of them is read first."""
+    tails: Tails = field(default_factory=lambda: Tails(ReaderSettings().tail_max_bytes))
+
+    @cached_property
+    def cloud_reads(self) -> ReadPool:
+        """The threads that read cloud objects; started at first use."""
+        return ReadPool(self.settings)
+
+    def close(self) -> None:
+        if "cloud_reads" in self.__dict__:
+            self.cloud_reads.close()
 
 
 @dataclass(frozen=True)
@@ -55,14 +87,6 @@ class TableProgress:
         return self.offset is not None and self.offset >= end
 
 
-if TYPE_CHECKING:
-    from icestream.model.filters import Filter
-    from icestream.table import TopicTable
-
-_MAX_SEQUENCE = 1 << 62
-_CANCEL_CHECK_SECONDS = 1.0
-
-
 class Topic:
     def __init__(
         self,
@@ -75,7 +99,7 @@ class Topic:
         self.name: TopicName = record.name
         self.committed = TableProgress()
         """Of the first table that the storage format feeds."""
-        self.also_committed: TableProgress | None = None
+        self.second_table_progress: TableProgress | None = None
         """Of the second table, if the format feeds two."""
         self.cloud = cloud
         """The topic's cloud objects, if the settings name an object store."""
@@ -102,7 +126,7 @@ class Topic:
         if log is None:
             with self._opening:
                 if self._deleted:
-                    raise self.gone()
+                    raise self.gone_error()
                 log = self._log
                 if log is None:
                     log = self._open_log(self.record)
@@ -133,7 +157,7 @@ class Topic:
         """The log if it is open; None otherwise."""
         return self._log
 
-    def gone(self) -> IcestreamError:
+    def gone_error(self) -> IcestreamError:
         """Return why a call on a closed log failed: the topic was deleted, or the broker is stopping."""
         if self._deleted:
             return TopicNotFoundError("the topic was deleted", place=str(self.name))
@@ -252,9 +276,9 @@ class Topic:
         return found if found is not None and found.ledger.stream_id == self.record.stream_id else None
 
     @property
-    def kept_end(self) -> int:
+    def committed_in_all_tables(self) -> int:
         """Every table that the topic feeds has all messages below it, as last read from the catalog."""
-        all_committed = [self.committed, *([] if self.also_committed is None else [self.also_committed])]
+        all_committed = [self.committed, *([] if self.second_table_progress is None else [self.second_table_progress])]
         if len(all_committed) < len(self.fed_tables):
             return 0  # the catalog was not read yet
         return min(one.offset or 0 for one in all_committed)
@@ -271,7 +295,7 @@ class Topic:
             case StorageFormat.PARQUET:
                 return self.committed.offset
             case StorageFormat.BOTH:
-                return None if self.also_committed is None else self.also_committed.offset
+                return None if self.second_table_progress is None else self.second_table_progress.offset
         return None
 
     def batches(self, frames: list[Frame]) -> Iterator[pa.RecordBatch]:
@@ -331,7 +355,7 @@ class Topic:
                         return
         except IcestreamError as error:
             if isinstance(error, ClosedError) or self._deleted:
-                raise self.gone() from error
+                raise self.gone_error() from error
             raise
         finally:
             reader.close()

@@ -24,15 +24,14 @@ from icestream.model.messages import MESSAGE_SCHEMA, check_topic_schema, encode_
 from icestream.model.names import COPY_SUFFIX, TopicName, is_copy
 from icestream.protocol.admin import TopicKeywords
 from icestream.protocol.parsing import convert
-from icestream.reader import ReadContext
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.storage.cloud.reservation import LoneReservation
+from icestream.storage.cloud.reservation import ReservationWithoutUploads
 from icestream.storage.cloud.topic_cloud import Cloud
 from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_storage
-from icestream.storage.topic import Topic
+from icestream.storage.topic import ReadContext, Topic
 from icestream.wal import Log, LogContext, LogStart
 
 _PATIENCE_SECONDS = 5.0
@@ -65,7 +64,7 @@ class Deletions:
         with self._tried:
             self._unfinished[record.name] = record
 
-    def why_not(self, name: TopicName) -> TopicExistsError:
+    def still_deleting_error(self, name: TopicName) -> TopicExistsError:
         """Return the error for a create with the name of a topic that is still being deleted."""
         reason = self._reasons.get(name, "it has not been tried yet")
         return TopicExistsError(
@@ -195,10 +194,10 @@ class Topics:
         if schema is not None or record.partition_by or record.sort_by:
             check_table(schema, record.partition_by, record.sort_by)
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
-        lost = self._make_way(name)
+        lost = self._free_name(name)
         with self._changing:
             if name in self.deletions:
-                raise self.deletions.why_not(name)
+                raise self.deletions.still_deleting_error(name)
             if name in self._topics:
                 if if_not_exists:
                     return self._topics[name]
@@ -216,15 +215,15 @@ class Topics:
                 self._metadata.create(keys.topic(name), record.to_bytes())
             except ConflictError:
                 # An earlier try created it, and its response was lost; or another broker did.
-                topic = self._take_in(name)
+                topic = self._adopt_stored(name)
                 if not if_not_exists:
                     raise TopicExistsError(
                         "the topic exists already", operation="create topic", place=str(name)
                     ) from None
                 return topic
-            return self._know(record)
+            return self._register(record)
 
-    def _make_way(self, name: TopicName) -> IcestreamError | None:
+    def _free_name(self, name: TopicName) -> IcestreamError | None:
         """Finish the deletion of a topic that had the name; return the error if the object store has a lost one.
 
         The caller raises it unless the topic exists meanwhile.
@@ -232,10 +231,10 @@ class Topics:
         if name in self.deletions:
             self.deletions.wait_for(name)
         if name not in self._topics and name not in self.deletions:
-            return self._lost.found_instead_of(name)
+            return self._lost.unknown_topic_in_store_error(name)
         return None
 
-    def _take_in(self, name: TopicName) -> Topic:
+    def _adopt_stored(self, name: TopicName) -> Topic:
         """Adopt a topic that is in the metadata store and not known here."""
         entry = self._metadata.get(keys.topic(name))
         record = TopicRecord.from_bytes(entry.value) if entry is not None else None
@@ -243,9 +242,9 @@ class Topics:
             raise ConflictError(
                 "the topic of this name is being deleted", operation="create topic", place=str(name), retryable=True
             )
-        return self._know(record)
+        return self._register(record)
 
-    def _know(self, record: TopicRecord) -> Topic:
+    def _register(self, record: TopicRecord) -> Topic:
         with self._lock:
             topic = self._topics[record.name] = self._topic(record)
             self.changes += 1
@@ -342,7 +341,7 @@ class Topics:
         _, found = self._current(record)
         made = not self._logs.is_there(record.name)
         if made and found.log_id and not record.has_log:
-            raise self._logs.held_elsewhere(found)  # begun since this broker learned of the topic
+            raise self._logs.held_elsewhere_error(found)  # begun since this broker learned of the topic
         self._logs.check(found)
         if not found.has_log:
             self._lost.check_uploaded(found)
@@ -354,7 +353,7 @@ class Topics:
             # 4
             if holder is None and (self._cloud is None or not self._cloud.uploads):
                 registry = MetadataRegistry(self._metadata, record.name, record.stream_id)
-                LoneReservation(registry, log, self._clock).claim()
+                ReservationWithoutUploads(registry, log, self._clock).claim()
         except BaseException:
             log.close()
             raise
@@ -362,7 +361,7 @@ class Topics:
             log.close()
             if made:
                 self._logs.remove(record)
-            raise self._logs.held_elsewhere(holder)
+            raise self._logs.held_elsewhere_error(holder)
         return log
 
     def _note_log(self, record: TopicRecord, identity: str) -> TopicRecord | None:
@@ -438,7 +437,7 @@ class Topics:
         """Use the recovered record, then make the log: a publish before that fails."""
         topic = self._topics.get(record.name)
         if topic is None:
-            topic = self._know(record)
+            topic = self._register(record)
         else:
             topic.use(record)
         if topic.cloud is not None:

@@ -14,9 +14,9 @@ What it guarantees:
 In the metadata store: one JSON record a subscription, under `keys.subscription_progress`: options, a floor below which
 all is acknowledged, ranges above it. It is written in the background; consumers never wait for it.
 
-One message's way: `source` (the topic) → `cursor` (batches read ahead) → `window` (the state of each message) → `modes`
-(which consumer gets it) → `state` (the transitions) → `subscription` (lock, threads, sessions). Beside it, `hub` wakes
-subscriptions, `progress_writer` writes, `dead_letters` moves messages that failed too often.
+One message's way: `cursor` (the topic, batches read ahead) → `window` (the state of each message) → `modes` (which
+consumer gets it) → `state` (the transitions) → `subscription` (lock, threads, sessions). Beside it, `hub` wakes
+subscriptions, `progress` records how far they are, `dead_letters` moves messages that failed too often.
 
 ```python
 subscription = storage.subscriptions.open("default/orders", "billing", SubscriptionOptions(SubscriptionType.SHARED))
@@ -31,12 +31,11 @@ if batch is not None:
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
 from icestream.protocol.subscribe import SubscriptionStats
+from icestream.subscription.cursor import SourceReader, SubscriptionSource
 from icestream.subscription.dead_letters import ORIGIN_COLUMNS
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress
-from icestream.subscription.source import SourceReader, SubscriptionSource
-from icestream.subscription.stats import describe
-from icestream.subscription.subscription import BrokerSubscription, ConsumerSession
+from icestream.subscription.subscription import BrokerSubscription, ConsumerSession, describe
 from icestream.subscription.subscriptions import Subscriptions
 
 __all__ = [

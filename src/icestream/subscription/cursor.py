@@ -1,28 +1,92 @@
 """A subscription's position in its topic while it has consumers: what was read, and the state of each message.
 
+`SubscriptionSource` is what a subscription needs of a topic. The storage implements it; tests use a list of batches.
+
 The cursor reads a few batches ahead, within `max_buffer_bytes`. A message that comes again and is in none of them is
 read again: nothing that was delivered is kept. A `ReadJob` reads without the subscription's lock and has its reader for
 itself; everything else is done under the lock.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from icestream.model.errors import IcestreamError
 from icestream.model.filters import Filter
 from icestream.model.messages import OFFSET, PUBLISH_TIME, conform
-from icestream.subscription.key_slots import slots_of
+from icestream.model.names import TopicName
+from icestream.model.offsets import StartPosition
+from icestream.subscription.modes import slots_of
 from icestream.subscription.offset_ranges import MAX_OFFSET, Offsets, Ranges, clipped, expanded, merged
 from icestream.subscription.progress import Progress
-from icestream.subscription.source import SourceReader, SubscriptionSource
 from icestream.subscription.window import Mask, Rows, Window
 
 READ_BYTES = 1 << 20
 _SKIP_MESSAGES = 10_000
 _LOOK_AHEAD = 4_096
 _MAX_TIMES = 512
+
+
+class SourceReader(Protocol):
+    """A position in a topic. For one thread at a time."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next message."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def read(self, max_bytes: int, /) -> list[pa.RecordBatch]:
+        """Return what follows in offset order, about `max_bytes`; nothing if `offset` is the durable end.
+
+        Offsets between the old and the new position that are in no batch are not wanted: a repair gave them up, or the
+        filter does not match.
+        """
+
+    def close(self) -> None: ...
+
+
+class SubscriptionSource(Protocol):
+    """A topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def stream_id(self) -> str: ...
+
+    @property
+    def stream_schema(self) -> pa.Schema:
+        """The schema of the batches of a new reader."""
+
+    @property
+    def durable_end(self) -> int: ...
+
+    @property
+    def listeners(self) -> set[Callable[[], None]]:
+        """Called, by any thread and briefly, when the durable end has moved or the topic is closed."""
+
+    @property
+    def mean_message_bytes(self) -> float: ...
+
+    def start_offset_of(self, position: StartPosition, /) -> int: ...
+
+    def time_at(self, offset: int, /) -> int | None:
+        """Return when a message was published, in microseconds since 1970; None if there is none at the offset."""
+
+    def in_memory(self, offset: int, /) -> bool:
+        """Return whether a read at this offset needs neither disk nor network."""
+
+    def reader(self, offset: int, /, *, where: Filter | None = None) -> SourceReader:
+        """Return a reader of the messages that match, from an offset on."""
+
+    def gone_error(self) -> IcestreamError | None:
+        """Return why the topic cannot be read any more: it was deleted, or its storage is closing; None if it can."""
 
 
 @dataclass(frozen=True)

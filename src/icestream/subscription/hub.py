@@ -16,7 +16,7 @@ import structlog
 
 from icestream.model.clock import Clock
 from icestream.model.names import TopicName
-from icestream.subscription.source import SubscriptionSource
+from icestream.subscription.cursor import SubscriptionSource
 
 _log = structlog.get_logger(__name__)
 _FEW = 8

@@ -7,10 +7,10 @@ import pyarrow as pa
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import InvalidRequestError
 from icestream.model.filters import Filter
+from icestream.model.messages import KEY
 from icestream.model.names import TopicName, check_part
 from icestream.protocol.parsing import convert
 from icestream.protocol.subscribe import SubscriptionAttributes
-from icestream.subscription.key_slots import check_has_key
 
 _OPERATION = "subscription options"
 
@@ -26,7 +26,7 @@ class SubscriptionOptions(SubscriptionAttributes, frozen=True, kw_only=True):
         if self.filter is not None:
             Filter.parse(self.filter).check(schema)
         if self.type is SubscriptionType.KEY_SHARED:
-            check_has_key(schema)
+            _check_has_key(schema)
         if self.dead_letters_of(topic, name) == topic:
             raise _refused("a topic cannot be its own dead-letter topic", "name another")
 
@@ -49,3 +49,14 @@ class SubscriptionOptions(SubscriptionAttributes, frozen=True, kw_only=True):
 
 def _refused(message: str, remedy: str) -> InvalidRequestError:
     return InvalidRequestError(message, operation=_OPERATION, remedy=remedy)
+
+
+def _check_has_key(schema: pa.Schema) -> None:
+    """Raise unless messages of this schema have a key that can be hashed."""
+    index = schema.get_field_index(KEY)
+    if index < 0 or pa.types.is_nested(schema.field(index).type):
+        raise InvalidRequestError(
+            "a key-shared subscription needs a column `key` of a plain type",
+            operation=_OPERATION,
+            remedy="add the column to the topic's schema, or use type shared",
+        )

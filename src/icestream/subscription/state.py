@@ -10,10 +10,12 @@
 
 One `BrokerSubscription` owns it and makes every call under its lock. Nothing here waits, starts a thread, or calls the
 hub, the progress writer or the dead letters: a transition leaves `Effects`, and the owner carries them out before it
-lets the lock go. Messages live in arrays (`window`) and batches (`cursor`); a transition handles many at once.
+lets the lock go. Messages live in arrays (`window`) and batches (`cursor`); a transition handles many at once. Programs
+hold a `ConsumerSession` in place of a `ConnectedConsumer`.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -23,17 +25,115 @@ import pyarrow as pa
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.filters import Filter
 from icestream.protocol.subscribe import ConsumerDescription
-from icestream.subscription.consumer import ConnectedConsumer, Credit
-from icestream.subscription.cursor import Cursor, CursorLimits, ReadJob, as_delivery, delivery_schema
+from icestream.subscription.cursor import (
+    Cursor,
+    CursorLimits,
+    ReadJob,
+    SubscriptionSource,
+    as_delivery,
+    delivery_schema,
+)
 from icestream.subscription.modes import make_mode
 from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress, SubscriptionRecord
-from icestream.subscription.source import SubscriptionSource
 from icestream.subscription.window import MessageState, Rows
 
 _MAX_DEAD_AT_ONCE = 10_000
 _GRAIN_MS = 10
+
+
+class Credit:
+    """How much a consumer may be sent: what it can queue, less what it was sent and has not taken out of its queue.
+
+    The broker counts bytes both ways, so that a consumer that counts otherwise loses no credit.
+    """
+
+    def __init__(self, messages: int, nbytes: int) -> None:
+        self.messages = messages
+        self.nbytes = nbytes
+        self._sent: deque[tuple[int, int]] = deque()
+        """Messages and bytes of deliveries that are in the consumer's queue."""
+
+    def left(self, max_messages: int | None, max_bytes: int | None) -> tuple[int, int]:
+        """Return how many messages and bytes may be sent now, within these limits."""
+        return (
+            self.messages if max_messages is None else min(self.messages, max_messages),
+            self.nbytes if max_bytes is None else min(self.nbytes, max_bytes),
+        )
+
+    def take(self, messages: int, nbytes: int) -> None:
+        """Count a delivery."""
+        self.messages -= messages
+        self.nbytes -= nbytes
+        self._sent.append((messages, nbytes))
+
+    def grant(self, messages: int, nbytes: int) -> None:
+        """Count messages that left the queue. More than were in it make the queue larger."""
+        self.messages += messages
+        left = messages
+        while left and self._sent:
+            count, size = self._sent.popleft()
+            if count > left:
+                share = size * left // count
+                self._sent.appendleft((count - left, size - share))
+                count, size = left, share
+            self.nbytes += size
+            left -= count
+        if left == messages:
+            self.nbytes += nbytes
+        elif left:
+            self.nbytes += nbytes * left // messages
+
+
+class ConnectedConsumer:
+    """One consumer, as the state keeps it: its credit, its position, its signs of life."""
+
+    def __init__(
+        self,
+        name: str,
+        number: int,
+        *,
+        ready: threading.Condition,
+        schema: pa.Schema,
+        credit: Credit,
+        connected_us: int,
+        timeout_ms: int,
+    ) -> None:
+        self.name = name
+        self.number = number
+        """A small number that no other connected consumer has; the window's arrays name consumers by it."""
+        self.ready = ready
+        """Of the subscription's lock; notified when there may be messages for this consumer."""
+        self.listeners: set[Callable[[], None]] = set()
+        """Called, by any thread and under the lock, when there may be messages: for consumers that cannot wait."""
+        self.schema = schema
+        """Of its deliveries. It stays when the topic gains columns."""
+        self.credit = credit
+        self.connected_us = connected_us
+        self.timeout_ms = timeout_ms
+        """The consumer is disconnected when it is silent for so long; 0: never."""
+        self.seen_us = connected_us
+        self.scan_from = 0
+        """No message below this offset is ready for it."""
+        self.delivered_end = 0
+        """The offset after the last message that it got."""
+        self.ended: IcestreamError | None = None
+        """Why it was disconnected."""
+
+    @property
+    def deadline_ms(self) -> int:
+        """When the consumer counts as gone unless it is heard of."""
+        return self.seen_us // 1000 + self.timeout_ms
+
+    def wake(self) -> None:
+        """Tell the consumer that there may be something to receive."""
+        self.ready.notify_all()
+        self.notify_listeners()
+
+    def notify_listeners(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
 
 
 def round_up(time_ms: int) -> int:
@@ -212,7 +312,7 @@ class SubscriptionState:
         self._cursor = self._job = None
 
     def move_to(self, progress: Progress, source: SubscriptionSource | None = None) -> None:
-        """Forget what is in flight, and go on from another position, or in the topic that was made anew."""
+        """Forget what is in flight, and go on from another position, or in the topic that was created again."""
         if source is not None:
             self._source = source
             self._record = replace(self._record, stream_id=source.stream_id)

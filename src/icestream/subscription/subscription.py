@@ -34,18 +34,14 @@ from icestream.model.errors import (
     SubscriptionBusyError,
 )
 from icestream.model.names import TopicName, check_producer
-from icestream.protocol.subscribe import MAX_DELAY_MS, SubscriptionStats
-from icestream.subscription.consumer import ConnectedConsumer, Credit
-from icestream.subscription.cursor import CursorLimits, delivery_schema
+from icestream.protocol.subscribe import MAX_DELAY_MS, SubscriptionDescription, SubscriptionStats
+from icestream.subscription.cursor import CursorLimits, SubscriptionSource, delivery_schema
 from icestream.subscription.dead_letters import DeadLetters
 from icestream.subscription.hub import Hub
 from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, clipped, total
 from icestream.subscription.options import SubscriptionOptions
-from icestream.subscription.progress import Progress, SubscriptionRecord
-from icestream.subscription.progress_writer import ProgressWriter
-from icestream.subscription.source import SubscriptionSource
-from icestream.subscription.state import SubscriptionState
-from icestream.subscription.stats import lag_seconds
+from icestream.subscription.progress import Progress, ProgressWriter, SubscriptionRecord
+from icestream.subscription.state import ConnectedConsumer, Credit, SubscriptionState
 
 DEFAULT_CREDIT_MESSAGES = 10_000
 DEFAULT_CREDIT_BYTES = 8 << 20
@@ -365,7 +361,7 @@ class BrokerSubscription:
             job.run()
         except BaseException as error:
             job.close()
-            gone = job.source.gone() if isinstance(error, IcestreamError) else None
+            gone = job.source.gone_error() if isinstance(error, IcestreamError) else None
             raise gone or error from error
         finally:
             if far:
@@ -507,10 +503,10 @@ class BrokerSubscription:
         self.flush()
 
     def restart(self, source: SubscriptionSource, offset: int) -> None:
-        """Begin again in a topic that was deleted and made anew."""
+        """Begin again in a topic that was deleted and created again."""
         with self._transition() as state:
             for consumer in state.consumers:
-                reason = ClosedError("the topic was made anew", operation="receive", retryable=True)
+                reason = ClosedError("the topic was created again", operation="receive", retryable=True)
                 self._disconnect(state, consumer, reason)
             state.move_to(Progress(offset), source)
         self.flush()
@@ -600,6 +596,25 @@ class BrokerSubscription:
             dead_letters=record.dead_letters,
             lag_messages=lag,
             lag_bytes=int(lag * (mean_bytes or 0)),
-            lag_seconds=lag_seconds(source, progress.floor, floor_time_us, self._services.clock()) if lag else 0.0,
+            lag_seconds=_lag_seconds(source, progress.floor, floor_time_us, self._services.clock()) if lag else 0.0,
             consumers=consumers,
         )
+
+
+def _lag_seconds(source: SubscriptionSource, floor: int, floor_time_us: int | None, now_us: int) -> float:
+    """Age of the message at the floor."""
+    if floor_time_us is None:
+        try:
+            floor_time_us = source.time_at(floor)
+        except IcestreamError:  # not readable: other figures say so
+            return 0.0
+    if floor_time_us is None:
+        return 0.0
+    return max(0.0, (now_us - floor_time_us) / 1e6)
+
+
+def describe(subscription: BrokerSubscription) -> SubscriptionDescription:
+    """Return a subscription's figures and options."""
+    stats = subscription.stats()
+    figures = {name: getattr(stats, name) for name in stats.__struct_fields__}
+    return SubscriptionDescription(**figures, options=subscription.options.to_json())

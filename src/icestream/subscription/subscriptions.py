@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -23,13 +24,15 @@ from icestream.model.errors import (
 )
 from icestream.model.names import TopicName, check_part
 from icestream.model.offsets import StartPosition
+from icestream.subscription.cursor import SubscriptionSource
 from icestream.subscription.dead_letters import DeadLetters, PublishDeadLetters
 from icestream.subscription.hub import Hub
 from icestream.subscription.options import SubscriptionOptions
-from icestream.subscription.progress import Progress, SubscriptionRecord
-from icestream.subscription.progress_writer import ProgressWriter
-from icestream.subscription.source import FindSource, SubscriptionSource
+from icestream.subscription.progress import Progress, ProgressWriter, SubscriptionRecord
 from icestream.subscription.subscription import BrokerSubscription, SubscriptionServices
+
+FindSource = Callable[[TopicName], SubscriptionSource]
+"""Returns the topic of a name, or raises TopicNotFoundError."""
 
 _log = structlog.get_logger(__name__)
 _EARLIEST = StartPosition.earliest()

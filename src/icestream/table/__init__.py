@@ -43,8 +43,7 @@ from icestream.table.quarantine import (
 from icestream.table.scan import OpenFile, ReadLimits, RowGroup, ScanRequest, ordered_scan
 from icestream.table.schema import check_table_schema, stored_fields, to_stored
 from icestream.table.spark_catalog import spark_catalog_options
-from icestream.table.tables import Tables, TableSpec
-from icestream.table.topic_table import TopicTable
+from icestream.table.tables import Tables, TableSpec, TopicTable
 from icestream.table.trial_write import sample_row, trial_writer
 from icestream.table.writer import TableWriter, WrittenFile, write_to_tables
 

@@ -73,9 +73,9 @@ def open_catalog(settings: Settings) -> Catalog:
         ) from error
     except Exception as error:
         raise CatalogUnavailableError(
-            f"the {settings.catalog.type} catalog cannot be opened: {reason(error)}",
+            f"the {settings.catalog.type} catalog cannot be opened: {short_reason(error)}",
             operation="open catalog",
-            place=place(settings),
+            place=catalog_url(settings),
         ) from error
 
 
@@ -99,7 +99,7 @@ def _open(settings: Settings, properties: dict[str, str]) -> Catalog:
     return open_sql(name, properties)
 
 
-def place(settings: Settings) -> str:
+def catalog_url(settings: Settings) -> str:
     """Return the catalog's URL for error texts, without user, password or query."""
     uri = settings.catalog.uri
     if uri is None:
@@ -108,7 +108,7 @@ def place(settings: Settings) -> str:
     return f"{parts.scheme}://{(parts.netloc or '').rpartition('@')[2]}{parts.path}"
 
 
-def reason(error: BaseException) -> str:
+def short_reason(error: BaseException) -> str:
     """Return a short text for a library's error. Its URLs are without users, passwords and tokens."""
     cause = getattr(error, "orig", error)  # an SQL error itself repeats statement and parameters
     first = _HIDDEN.sub("", str(cause).strip().partition("\n")[0])[:_MAX_REASON]
@@ -116,7 +116,7 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def reporting(operation: str, where: str) -> Iterator[None]:
+def catalog_errors(operation: str, where: str) -> Iterator[None]:
     """Raise the errors of the catalog and of the tables' store as a retryable error that names the table."""
     try:
         yield
@@ -124,7 +124,7 @@ def reporting(operation: str, where: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise CatalogUnavailableError(
-            f"the catalog or the tables' store failed: {reason(error)}", operation=operation, place=where
+            f"the catalog or the tables' store failed: {short_reason(error)}", operation=operation, place=where
         ) from error
 
 

@@ -71,13 +71,13 @@ from icestream.model.errors import (
 )
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined
-from icestream.table.catalogs import reason, reporting
+from icestream.table.catalogs import catalog_errors, short_reason
 from icestream.table.ledger import Ledger, lost_properties, quarantine_properties
 from icestream.table.planning import live_files
 from icestream.table.writer import WrittenFile
 
 if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+    from icestream.table.tables import TopicTable
 
 _PLAN_AGAIN = "load the table again and plan from its ledger"
 MAX_MERGED_FILES = 1000
@@ -227,7 +227,7 @@ def commit_files(
     `lost` and `quarantined` are added to what the table notes already.
     """
     table, metadata = state.iceberg, state.iceberg.metadata
-    with reporting("commit", str(state.name)):
+    with catalog_errors("commit", str(state.name)):
         properties = ledger.to_properties() | lost_properties(state.lost_ranges | lost)
         if quarantined:
             properties |= quarantine_properties((*state.quarantined, *quarantined))
@@ -292,14 +292,14 @@ def _send(
         return table.catalog.commit_table(table, requirements, updates)
     except (CommitFailedException, NoSuchTableError) as error:
         raise CommitConflictError(
-            f"the table has changed since it was loaded: {reason(error)}",
+            f"the table has changed since it was loaded: {short_reason(error)}",
             operation="commit",
             place=place,
             remedy=_PLAN_AGAIN,
         ) from error
     except Exception as error:
         raise CommitUnknownError(
-            f"the catalog did not respond as expected, so the commit may have happened: {reason(error)}",
+            f"the catalog did not respond as expected, so the commit may have happened: {short_reason(error)}",
             operation="commit",
             place=place,
             remedy="keep all files, load the table again and look at its ledger",

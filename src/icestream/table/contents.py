@@ -11,10 +11,9 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import TopicName
-from icestream.table.catalogs import reporting
+from icestream.table.catalogs import catalog_errors
 from icestream.table.planning import planned
-from icestream.table.tables import Tables
-from icestream.table.topic_table import TopicTable
+from icestream.table.tables import Tables, TopicTable
 
 _TARGET = "write.target-file-size-bytes"
 _DEFAULT_TARGET_BYTES = 512 * 1024 * 1024
@@ -77,7 +76,7 @@ class TableContents:
 
 def read_contents(table: TopicTable) -> TableContents:
     """Read the contents of a loaded state."""
-    with reporting("read table metadata", str(table.name)):
+    with catalog_errors("read table metadata", str(table.name)):
         return _read(table)
 
 
@@ -127,7 +126,7 @@ def _snapshots(table: Table) -> Iterator[StoredSnapshot]:
 
 def topics_with_tables(tables: Tables) -> list[TopicName]:
     """Return the tables whose names a topic can have. Their ledger tells whether they belong to a topic."""
-    with reporting("list tables", "the catalog"):
+    with catalog_errors("list tables", "the catalog"):
         return sorted(_names(tables.catalog))
 
 

@@ -17,13 +17,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from icestream.model.errors import InvalidRequestError
 from icestream.model.filters import Compare, Field, Filter, Instant
 from icestream.model.messages import EnvelopeNames
-from icestream.table.catalogs import reporting
+from icestream.table.catalogs import catalog_errors
 from icestream.table.ledger import COMMITTED_OFFSET
 from icestream.table.planning import FilePlan, planned
 from icestream.table.scan import ReadLimits
 
 if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+    from icestream.table.tables import TopicTable
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def committed_offset_of(table: "TopicTable", snapshot_id: int) -> int:
     for snapshot in ancestors_of(_snapshot(table, snapshot_id), table.iceberg.metadata):
         if (found := _noted(snapshot)) is not None:
             return found
-    with reporting("read table metadata", str(table.name)):
+    with catalog_errors("read table metadata", str(table.name)):
         held = _held(table, _snapshot(table, snapshot_id))
         return max((file.last_offset + 1 for file in held), default=0)
 
@@ -66,7 +66,7 @@ def added_files(table: "TopicTable", after_snapshot: int | None, to_snapshot: in
     to_id = table.snapshot_id if to_snapshot is None else to_snapshot
     if to_id is None:
         return []
-    with reporting("read table metadata", str(table.name)):
+    with catalog_errors("read table metadata", str(table.name)):
         line: list[Snapshot] = []
         for snapshot in ancestors_of(_snapshot(table, to_id), table.iceberg.metadata):
             if snapshot.snapshot_id == after_snapshot:

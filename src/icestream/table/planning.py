@@ -36,11 +36,11 @@ from pyiceberg.manifest import (
 )
 
 from icestream.model.errors import DamagedError, IcestreamError, SnapshotExpiredError
-from icestream.table.catalogs import reporting
+from icestream.table.catalogs import catalog_errors
 from icestream.table.pruning import Pruning, compared
 
 if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+    from icestream.table.tables import TopicTable
 
 
 MAX_KEPT_FILES = 50_000
@@ -262,7 +262,7 @@ class FilePlan:
             yield from window
 
     def _window(self, after: PlannedFile | None) -> list[PlannedFile]:
-        with reporting("plan read", str(self.table.name)):
+        with catalog_errors("plan read", str(self.table.name)):
             try:
                 found = (file for file in self._files(after) if after is None or file > after)
                 return nsmallest(self.window_files, found)

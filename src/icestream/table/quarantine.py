@@ -24,16 +24,14 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from icestream.model.clock import now_us
 from icestream.model.errors import CatalogUnavailableError, DamagedError, IncompatibleTableError
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.model.names import TopicName
 from icestream.model.quarantine import MAX_REASON_LENGTH, Quarantined, frame_file, open_frame_file
-from icestream.table.catalogs import reason as reason_of
-from icestream.table.catalogs import reporting
+from icestream.table.catalogs import catalog_errors, short_reason
 from icestream.table.ledger import QUARANTINE, read_quarantine
-from icestream.table.topic_table import TopicTable
 
 if TYPE_CHECKING:
-    from icestream.table.tables import Tables
+    from icestream.table.tables import Tables, TopicTable
 
 FOLDER = "_quarantine"
 _FRAME, _RECORD, _RETRIED = ".frame", ".json", ".retried"
@@ -55,7 +53,7 @@ class QuarantineRecord:
 
 
 def quarantine_frame(
-    table: TopicTable, frame: Frame, *, first_offset: int, reason: str, schema: str | None
+    table: "TopicTable", frame: Frame, *, first_offset: int, reason: str, schema: str | None
 ) -> Quarantined:
     """Run steps 1 and 2 for the messages of a frame from an offset on; return the entry for the commit of step 3."""
     stream_id = table.ledger.stream_id
@@ -67,7 +65,7 @@ def quarantine_frame(
     return Quarantined(first_offset, frame.end_offset, short, file, record.quarantined_us)
 
 
-def read_frame(table: TopicTable, entry: Quarantined) -> Frame:
+def read_frame(table: "TopicTable", entry: Quarantined) -> Frame:
     """Read a quarantined frame; every byte is checked."""
     frame = open_frame_file(_read(table, entry.file), table.ledger.stream_id, place=entry.file)
     if not frame.base_offset <= entry.first_offset < entry.end_offset == frame.end_offset:
@@ -79,7 +77,7 @@ def read_frame(table: TopicTable, entry: Quarantined) -> Frame:
     return frame
 
 
-def read_record(table: TopicTable, entry: Quarantined) -> QuarantineRecord:
+def read_record(table: "TopicTable", entry: Quarantined) -> QuarantineRecord:
     file = _sibling(entry.file, _RECORD)
     try:
         return QuarantineRecord(**json.loads(_read(table, file)))
@@ -87,7 +85,7 @@ def read_record(table: TopicTable, entry: Quarantined) -> QuarantineRecord:
         raise DamagedError(f"the file cannot be parsed: {error}", operation="read quarantine", place=file) from error
 
 
-def read_retried(table: TopicTable, entry: Quarantined) -> dict[str, Any] | None:
+def read_retried(table: "TopicTable", entry: Quarantined) -> dict[str, Any] | None:
     """Return when the messages were published again, and their new offsets; None if they were not."""
     file = _sibling(entry.file, _RETRIED)
     try:
@@ -98,11 +96,11 @@ def read_retried(table: TopicTable, entry: Quarantined) -> dict[str, Any] | None
         raise _unavailable(error, file) from error
 
 
-def mark_retried(table: TopicTable, entry: Quarantined, offsets: dict[str, int | None]) -> None:
+def mark_retried(table: "TopicTable", entry: Quarantined, offsets: dict[str, int | None]) -> None:
     _write_and_compare(table, _sibling(entry.file, _RETRIED), json.dumps({"retried_us": now_us(), **offsets}).encode())
 
 
-def copy_entry(entry: Quarantined, source: TopicTable, target: TopicTable) -> Quarantined:
+def copy_entry(entry: Quarantined, source: "TopicTable", target: "TopicTable") -> Quarantined:
     """Copy a quarantined frame from one table of a topic to the other; return the entry for the other."""
     read_frame(source, entry)
     file = f"{_stem(target, entry.first_offset, entry.end_offset)}{_FRAME}"
@@ -125,7 +123,7 @@ def quarantine_files(properties: Mapping[str, str]) -> Iterator[str]:
 def quarantining_topics(tables: "Tables") -> list[TopicName]:
     """Return the tables with quarantined frames. Loads every table of the catalog."""
     found: list[TopicName] = []
-    with reporting("list tables", "the catalog"):
+    with catalog_errors("list tables", "the catalog"):
         catalog = tables.catalog
         for namespace in catalog.list_namespaces():
             for name in catalog.list_tables(namespace):
@@ -135,7 +133,7 @@ def quarantining_topics(tables: "Tables") -> list[TopicName]:
     return sorted(found)
 
 
-def _stem(table: TopicTable, first: int, end: int) -> str:
+def _stem(table: "TopicTable", first: int, end: int) -> str:
     return f"{table.location.rstrip('/')}/{FOLDER}/{first}-{end - 1}-{table.ledger.stream_id}"
 
 
@@ -143,7 +141,7 @@ def _sibling(file: str, ending: str) -> str:
     return file.removesuffix(_FRAME) + ending
 
 
-def _write_and_compare(table: TopicTable, file: str, data: bytes) -> None:
+def _write_and_compare(table: "TopicTable", file: str, data: bytes) -> None:
     try:
         with table.iceberg.io.new_output(file).create(overwrite=True) as stream:
             stream.write(data)
@@ -158,7 +156,7 @@ def _write_and_compare(table: TopicTable, file: str, data: bytes) -> None:
         )
 
 
-def _read(table: TopicTable, file: str) -> bytes:
+def _read(table: "TopicTable", file: str) -> bytes:
     try:
         with table.iceberg.io.new_input(file).open() as stream:
             return bytes(stream.read())
@@ -169,4 +167,6 @@ def _read(table: TopicTable, file: str) -> bytes:
 
 
 def _unavailable(error: OSError, file: str) -> CatalogUnavailableError:
-    return CatalogUnavailableError(f"the table's store failed: {reason_of(error)}", operation="quarantine", place=file)
+    return CatalogUnavailableError(
+        f"the table's store failed: {short_reason(error)}", operation="quarantine", place=file
+    )

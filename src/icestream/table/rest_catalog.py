@@ -18,7 +18,7 @@ from icestream.table.planning import NO_END, PlannedFile
 from icestream.table.pruning import without_bytes
 
 if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+    from icestream.table.tables import TopicTable
 
 _LONG = r"[0-9a-fA-F]{16}"
 

@@ -41,14 +41,14 @@ from icestream.model.errors import (
 from icestream.model.filters import Filter
 from icestream.model.units import MIB
 from icestream.table.bloom import FileFilters
-from icestream.table.catalogs import reason
+from icestream.table.catalogs import short_reason
 from icestream.table.planning import NO_END, FilePlan, PlannedFile, missing_file_error
 from icestream.table.pruning import FileColumnNames, Pruning
 from icestream.table.schema import Columns
 from icestream.table.statistics import column_numbers
 
 if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+    from icestream.table.tables import TopicTable
 
 __all__ = ["NO_END", "OnRowGroup", "ReadLimits", "RowGroup", "ordered_scan"]
 
@@ -341,7 +341,7 @@ class OpenFile:
             return missing_file_error(self._request.table, error, "read table", self.planned)
         if isinstance(error, pa.ArrowInvalid) or _UNDECODABLE.match(text):
             return DamagedError(f"a data file is damaged: {text}", operation="read table", place=place)
-        return CatalogUnavailableError(reason(error), operation="read table", place=place)
+        return CatalogUnavailableError(short_reason(error), operation="read table", place=place)
 
 
 def _is_ordered(offsets: Any) -> bool:

@@ -37,7 +37,7 @@ from pyiceberg.typedef import Record
 from icestream.model.errors import CatalogUnavailableError, DamagedError
 from icestream.model.messages import slice_from
 from icestream.table.bloom import OwnFilters, own_options, parquet_options
-from icestream.table.catalogs import reason
+from icestream.table.catalogs import short_reason
 from icestream.table.files import SyncedFile
 from icestream.table.parquet_copy.layout import is_copy_layout, new_file_path
 from icestream.table.schema import Columns, file_schema
@@ -282,7 +282,7 @@ class TableWriter:
         except OSError as error:
             session.abandon()
             raise CatalogUnavailableError(
-                f"the table's store failed: {reason(error)}", operation="write table", place=self.location
+                f"the table's store failed: {short_reason(error)}", operation="write table", place=self.location
             ) from error
         except BaseException:
             session.abandon()

@@ -21,7 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 from icestream.wal import File, Files
 
 

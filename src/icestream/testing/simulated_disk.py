@@ -13,14 +13,14 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
 
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 from icestream.testing.faults import DiskOperation, Kind
 
 # The bytes of a file: what programs see, and what may be on the disk.
@@ -77,7 +77,18 @@ class Content:
     def copy(self) -> "Content":
         """Return an independent copy; the bytes are copied when one of the two is written to."""
         self.shared = True
-        return replace(self, versions=dict(self.versions), doomed=set(self.doomed))
+        return Content(  # not `replace`, which takes five times as long: a power cut copies every file
+            self.sector_bytes,
+            self.size,
+            self.data,
+            self.shared,
+            self.time,
+            dict(self.versions),
+            set(self.doomed),
+            self.sizes,
+            self.size_doomed,
+            self.truncations,
+        )
 
     def read(self, length: int, position: int) -> bytes:
         end = min(position + length, self.size)
@@ -211,10 +222,10 @@ class Content:
         self._set_size(end)
 
 
-def _put(data: bytearray, piece: bytes, position: int) -> None:
+def _put(data: bytearray, part: bytes, position: int) -> None:
     if position > len(data):
         data.extend(bytes(position - len(data)))
-    data[position : position + len(piece)] = piece
+    data[position : position + len(part)] = part
 
 
 # The names of a disk: what programs see, and what may be on the disk.

@@ -41,7 +41,7 @@ Example::
 """
 
 from icestream.model.enums import SyncMode
-from icestream.model.frame_bytes import Payload, prepare
+from icestream.model.frames import Payload, prepare
 from icestream.wal.cache import FrameCache, LogCache
 from icestream.wal.disk_errors import log_unavailable
 from icestream.wal.files import File, Files, LocalFiles
@@ -60,6 +60,7 @@ from icestream.wal.segment import (
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
     ActiveSegment,
+    LogSnapshot,
     SealedSegment,
     SegmentHeader,
     damaged_segment,
@@ -67,7 +68,6 @@ from icestream.wal.segment import (
     segment_offsets,
     segment_path,
 )
-from icestream.wal.segments import LogSnapshot
 
 __all__ = [
     "PRODUCERS_SUFFIX",

@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 
 _FRAME_OVERHEAD_BYTES = 400  # the Python objects around a body
 _DROPPED = Frame(-1, 0, 0, 0, "", 0, 0, 0, b"")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 
 _MAX_BUFFERS = 1000  # the kernel takes 1024 in one call
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from icestream.model.errors import IcestreamError
-from icestream.model.frame_bytes import Payload
+from icestream.model.frames import Payload
 from icestream.wal.disk_errors import SafeLogger
 
 _log = SafeLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from icestream.model.errors import DamagedError, InvalidRequestError
-from icestream.model.frame_bytes import ALIGNMENT, MAGIC, Complete, Scan, segment_seed
+from icestream.model.frames import ALIGNMENT, MAGIC, Complete, Scan, segment_seed
 from icestream.wal.files import File, Files
 from icestream.wal.records import CHECKPOINT_FILE, STREAM_FILE, Checkpoint, StreamInfo, load_checkpoint, load_stream
 from icestream.wal.recovery import TORN_DIRECTORY

@@ -22,8 +22,8 @@ from time import monotonic, perf_counter
 
 from icestream.model.enums import SyncMode
 from icestream.model.errors import ClosedError, DamagedError, IcestreamError, StaleEpochError, UnavailableError
-from icestream.model.frame_bytes import Bytes, Payload, encode
-from icestream.model.frames import Frame
+from icestream.model.frames import Bytes, Payload, encode
+from icestream.model.messages import Frame
 from icestream.wal.disk_errors import SafeLogger, log_unavailable
 from icestream.wal.files import make_directories
 from icestream.wal.group_commit import Append, GroupCommit
@@ -32,7 +32,7 @@ from icestream.wal.producers import Producers, ProducerSessions, SentBatch
 from icestream.wal.read_leases import ReadLeases
 from icestream.wal.records import STREAM_FILE, StreamInfo
 from icestream.wal.recovery import Recovery
-from icestream.wal.segments import IndexCache, LogSnapshot, Segments
+from icestream.wal.segment import IndexCache, LogSnapshot, Segments
 
 NO_LIMIT = (1 << 63) - 1
 _log = SafeLogger(__name__)

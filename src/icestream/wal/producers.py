@@ -15,8 +15,7 @@ from typing import NamedTuple
 import xxhash
 
 from icestream.model.errors import ProducerFencedError, SequenceError
-from icestream.model.frames import Frame
-from icestream.model.messages import Encoding
+from icestream.model.messages import Encoding, Frame
 from icestream.wal.files import Files, write_file
 
 REMEMBERED_BATCHES = 16

@@ -3,10 +3,9 @@
 from bisect import bisect_left
 from typing import NamedTuple
 
-from icestream.model.sparse_index import SparseIndex
+from icestream.model.frames import SparseIndex
 from icestream.wal.log import Log
-from icestream.wal.segment import SealedSegment
-from icestream.wal.segments import LogSnapshot
+from icestream.wal.segment import LogSnapshot, SealedSegment
 
 
 class _SegmentRange(NamedTuple):

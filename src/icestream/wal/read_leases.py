@@ -1,4 +1,4 @@
-"""ReadLeases on what is being read: retention leaves it alone, for a bounded time.
+"""Leases on what is being read: retention leaves it alone, for a bounded time.
 
 A lease's time starts when it first blocks retention. After `timeout_seconds` retention ignores it, whether its reader
 moves or not: a slow reader must not fill the disk. Such a reader continues in the table, which has all that retention

@@ -8,12 +8,18 @@ from bisect import bisect_right
 from pathlib import Path
 
 from icestream.model.errors import OffsetOutOfRangeError
-from icestream.model.frame_bytes import Scan
-from icestream.model.frames import Frame
+from icestream.model.frames import Scan
+from icestream.model.messages import Frame
 from icestream.wal.files import File
 from icestream.wal.log import Log
-from icestream.wal.segment import SEGMENT_HEADER_BYTES, ActiveSegment, SealedSegment, damaged_segment, scan_sound
-from icestream.wal.segments import LogSnapshot
+from icestream.wal.segment import (
+    SEGMENT_HEADER_BYTES,
+    ActiveSegment,
+    LogSnapshot,
+    SealedSegment,
+    damaged_segment,
+    scan_sound,
+)
 
 DEFAULT_READ_BYTES = 1 << 20
 

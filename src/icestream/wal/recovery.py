@@ -17,13 +17,11 @@ Steps:
 5. Sync what was found, so that all that readers see is durable.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from icestream.model import frame_bytes as frames
+from icestream.model import frames
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import Corrupt, Decoded, Scan
-from icestream.model.sparse_index import SparseIndex
+from icestream.model.frames import Corrupt, Decoded, Scan, SparseIndex
 from icestream.wal.disk_errors import SafeLogger
 from icestream.wal.files import File, Files, write_all, write_file
 from icestream.wal.producers import Producers
@@ -33,6 +31,7 @@ from icestream.wal.segment import (
     SEGMENT_FOOTER_BYTES,
     SEGMENT_HEADER_BYTES,
     ActiveSegment,
+    RecoveredLog,
     SealedSegment,
     damaged_segment,
     decode_footer,
@@ -48,19 +47,6 @@ from icestream.wal.segment import (
 TORN_DIRECTORY = "torn"
 _COPY_BYTES = 1 << 20
 _log = SafeLogger(__name__)
-
-
-@dataclass
-class RecoveredLog:
-    stream: StreamInfo
-    sealed: list[SealedSegment]
-    active: ActiveSegment | None
-    """None if the last segment is sealed and the next one is still to be created."""
-    start_offset: int
-    next_offset: int
-    last_time_us: int
-    producers: Producers
-    checkpoint: Checkpoint
 
 
 class Recovery:

@@ -13,15 +13,14 @@ At the end `stream.json` and `checkpoint.json` are written. A crash in between l
 can be repaired again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from icestream.model.errors import InvalidRequestError
-from icestream.model.frame_bytes import encode, prepare, segment_seed
-from icestream.model.frames import Frame
-from icestream.model.messages import Encoding
+from icestream.model.frames import encode, prepare, segment_seed
+from icestream.model.messages import Encoding, Frame
 from icestream.wal.files import Files, write_all
 from icestream.wal.inspect import SegmentRange, read_checkpoint, read_header, read_stream, scan_ranges
 from icestream.wal.records import Checkpoint, StreamInfo
@@ -102,7 +101,7 @@ class _Repair:
         return self._report
 
     def _identify(self) -> None:
-        """Find stream id and salt, in `stream.json` or in any segment with a sound header."""
+        """Find stream id, salt and epoch, in `stream.json` or in the segments."""
         stream = read_stream(self._files, self._directory)
         self._stream = stream if isinstance(stream, StreamInfo) else None
         if self._stream is not None:
@@ -113,6 +112,7 @@ class _Repair:
             header = read_header(self._files, segment_path(self._directory, offset))
             if header is not None:
                 self._stream_id, self._salt = header.stream_id, header.salt
+                self._epoch = max(self._epochs(), default=1)
                 return
         raise InvalidRequestError(
             "neither stream.json nor any segment header can be read",
@@ -120,6 +120,16 @@ class _Repair:
             place=str(self._directory),
             remedy="check that this is the directory of a log; if it is, nothing of it can be saved",
         )
+
+    def _epochs(self) -> Iterator[int]:
+        for offset in segment_offsets(self._files, self._directory):
+            file = self._files.open(segment_path(self._directory, offset))
+            try:
+                for found in scan_ranges(file, file.size(), segment_seed(self._salt, offset)):
+                    if found.complete is not None:
+                        yield found.complete.frame.epoch
+            finally:
+                file.close()
 
     def _repair_segment(
         self, offset: int, number: int, following: int | None, checkpoint: Checkpoint | None
@@ -182,7 +192,9 @@ class _Repair:
         if self._stream is None:
             topic = "/".join(self._directory.parts[-2:])
             StreamInfo(topic, self._stream_id, self._epoch, self._salt).save(self._files, self._directory)
-            self._report.actions.append("rebuilt stream.json from a segment and the directory's name")
+            self._report.actions.append(
+                f"rebuilt stream.json, epoch {self._epoch}, from the segments and the directory's name"
+            )
         offsets = segment_offsets(self._files, self._directory)
         base_offset = offsets[-1] if offsets else start
         checkpoint = Checkpoint(number, base_offset, position, end, start)

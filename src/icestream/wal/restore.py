@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from icestream.model.errors import ConflictError
-from icestream.model.frame_bytes import encode, prepare
+from icestream.model.frames import encode, prepare
 from icestream.model.messages import Encoding
 from icestream.wal.files import Files, make_directories, write_file
 from icestream.wal.records import STREAM_FILE, Checkpoint, StreamInfo

@@ -12,7 +12,7 @@ from tests.reading import pairs
 
 from icestream.cloud import FOOTER_BYTES, ObjectDescriptor
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import HEADER_BYTES
+from icestream.model.frames import HEADER_BYTES
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
 SEED = 20_261_116

@@ -24,11 +24,9 @@ from icestream.metadata.store import Condition, Entry, OutcomeUnknownError, Tran
 from icestream.metadata.store import Operation as Change
 from icestream.model.enums import SyncMode
 from icestream.model.errors import UnavailableError
-from icestream.model.frame_bytes import Complete, decode
-from icestream.model.frames import Frame
-from icestream.model.messages import Encoding
+from icestream.model.frames import Complete, SparseIndex, decode
+from icestream.model.messages import Encoding, Frame
 from icestream.model.names import TopicName
-from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud.log_source import NOTES_FILE, LogNotes, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
 from icestream.testing import DiskOperation, SimulatedCrash, SimulatedDisk

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from tests.fault.pipeline.harness import InlineJobs, Site
 
-from icestream.client.connection import Connection
+from icestream.client.transport import Connection
 from icestream.table import TopicTable
 from icestream.table.writer import WriteSession
 
@@ -115,7 +115,7 @@ def test_a_pass_that_fails_leaves_no_trace_in_the_table(
         site.publish("events", 5, filler_bytes=200_000)
     runner = site.runner(InlineJobs(), pipeline={"quarantine_after": 0 if failure is a_batch_cannot_be_written else 5})
     with monkeypatch.context() as faults:
-        faults.setattr("icestream.pipeline.commit.MAX_TRIES", 3)
+        faults.setattr("icestream.pipeline.one_pass.MAX_COMMIT_TRIES", 3)
         failure(faults)
         figures = runner.drain(threading.Event()).topics[site.topic("events")]
     assert FAILURES[failure] in str(figures.error)

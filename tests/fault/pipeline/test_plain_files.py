@@ -18,8 +18,8 @@ from icestream.broker_process import BrokerProcess
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import CommitUnknownError
 from icestream.model.names import copy_of
-from icestream.pipeline.commit import commit
 from icestream.pipeline.driver import Runner
+from icestream.pipeline.one_pass import commit
 from icestream.pipeline.report import PassFigures
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.state import Sink
@@ -30,16 +30,25 @@ PASSES = 400 if SOAK else 20
 TOPICS = ("first", "second")
 
 
-@pytest.fixture(params=["both", "parquet"])
+@pytest.fixture(scope="module", params=["both", "parquet"])
 def storage_format(request: pytest.FixtureRequest) -> StorageFormat:
     return StorageFormat(request.param)
 
 
+@pytest.fixture(scope="module")
+def sections(storage_format: StorageFormat) -> Sections:
+    return {"reader": {"poll_interval_ms": 200}, "storage": {"format": storage_format.value}}
+
+
+@pytest.fixture(scope="module")
+def broker(sections: Sections, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", environ=environ(sections)) as process:
+        yield process
+
+
 @pytest.fixture
-def site(make_site: MakeSite, storage_format: StorageFormat, tmp_path: Path) -> Iterator[Site]:
-    sections: Sections = {"reader": {"poll_interval_ms": 200}, "storage": {"format": storage_format.value}}
-    with BrokerProcess(tmp_path / "data", environ=environ(sections)) as broker:
-        yield make_site(broker)
+def site(make_site: MakeSite, broker: BrokerProcess) -> Site:
+    return make_site(broker)
 
 
 def folder(site: Site, name: str) -> Path:
@@ -198,8 +207,8 @@ def test_files_that_waited_while_the_table_changed_are_not_committed(site: Site,
     table = copy(site, "first")
     files = tuple(table.writer().write(table.scan(), max_memory_bytes=1 << 24))
     sink = Sink(table.name, table, committed=table.ledger.committed_offset)
-    sink.pend(files, table.ledger.committed_offset + 10, 1, table.lost_ranges)
+    sink.set_pending(files, table.ledger.committed_offset + 10, 1, table.lost_ranges)
     assert sink.pending is not None
     outcome = commit(table.fence(), sink.pending)
-    assert not outcome.ours
+    assert not outcome.has_our_files
     assert len(files_of(site, "first")) == 1

@@ -70,8 +70,9 @@ def test_of_two_brokers_that_publish_first_exactly_one_acknowledges(
     for results in zip(of_a, of_b, strict=True):
         refused = [result for result in results if isinstance(result, IcestreamError)]
         assert len(refused) == 1, results
-        assert isinstance(refused[0], StaleEpochError)
-        assert "another broker" in str(refused[0])
+        # A broker that learns of the topic after its log was noted cannot tell whether that log is lost.
+        assert isinstance(refused[0], StaleEpochError | LogLostError)
+        assert "another broker" in f"{refused[0]} {refused[0].remedy}"
         assert "icestream topic recover" in refused[0].remedy
     for broker in (a, b):
         broker.close()

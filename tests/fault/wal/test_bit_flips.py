@@ -12,7 +12,7 @@ import pytest
 from tests.log_model import DIRECTORY, LogModel, ManualPool, open_log, read_all, submit_together
 
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import Complete, decode
+from icestream.model.frames import Complete, decode
 from icestream.testing import Fail, FaultPlan, FaultyFiles, Kind, SimulatedDisk
 from icestream.wal import Files, Log, LogOptions
 from icestream.wal.segment import (

@@ -8,7 +8,7 @@ import pytest
 from tests.log_model import DIRECTORY, STREAM, LogModel, ManualPool, open_log, read_all, submit_together
 
 from icestream.model.errors import DamagedError
-from icestream.model.frame_bytes import Complete, decode
+from icestream.model.frames import Complete, decode
 from icestream.model.messages import Encoding
 from icestream.testing import SimulatedDisk
 from icestream.wal import LogOptions

@@ -15,8 +15,7 @@ from icestream import BrokerEndpoint, Client, aio
 from icestream.model.errors import InvalidRequestError, PermissionDeniedError, UnauthenticatedError
 from icestream.model.names import TopicName
 from icestream.pipeline.driver import Runner
-from icestream.pipeline.fetch import FromBroker
-from icestream.pipeline.tasks import Written, write_parcels
+from icestream.pipeline.tasks import FromBroker, Written, write_parcels
 from icestream.server.otlp.grpc_door import METHODS
 from icestream.spark.columns import frame_schema
 from icestream.spark.options import SourceOptions

@@ -226,7 +226,7 @@ def test_all_verbs_work_on_ones_own(guarded: Guarded) -> None:
             assert next(iter(tail)).payload == b"a"
         assert client.sql('SELECT count(*) AS n FROM acme."all-verbs"')["n"].to_pylist() == [2]
         described = client.describe_topic(name)
-        assert client.cut_range(described.topic, 0, 2, piece_bytes=1 << 20, max_pieces=10) == [2]  # type: ignore[arg-type]
+        assert client.cut_range(described.topic, 0, 2, range_bytes=1 << 20, max_ranges=10) == [2]  # type: ignore[arg-type]
         reader = client.read_range(name, described.stream_id, 0, 2)
         assert sum(batch.num_rows for batch in reader.batches()) == 2
         with client.subscribe(name, "s", type="shared") as subscription:
@@ -284,4 +284,4 @@ def test_everything_is_open_to_root(guarded: Guarded) -> None:
     assert guarded.root.recoverable_topics()["lost"] == []
     assert guarded.root.read(FOREIGN).num_rows == 3
     with Client(guarded.broker.doors["flight"], token=guarded.broker.pipeline_token) as pipeline:
-        assert {str(topic.topic) for topic in pipeline.backlog().topics} >= {OWN, FOREIGN}
+        assert {topic.topic for topic in pipeline.backlog().topics} >= {OWN, FOREIGN}

@@ -25,8 +25,7 @@ from tests.tcp_proxy import HOST, TcpProxy
 from icestream import Client
 from icestream.config import Settings
 from icestream.model.errors import IcestreamError, InvalidMessageError, LogUnavailableError, SequenceError
-from icestream.model.lone_message import decode_lone
-from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.model.messages import MESSAGE_SCHEMA, decode_lone
 from icestream.protocol.publish import split_lone_message
 from icestream.server.flight.door import FlightDoor
 from icestream.server.metrics import BrokerMetrics

@@ -12,7 +12,7 @@ from tests.integration.client.broker import ScriptedBroker
 from tests.integration.client.conftest import TOPIC
 
 from icestream import Client, Producer
-from icestream.client.receipt import Receipt
+from icestream.client.producer import Receipt
 from icestream.model.errors import InvalidMessageError, SequenceError, TopicNotFoundError, UnavailableError
 
 NUMBERS = itertools.count()

@@ -6,7 +6,7 @@ from tests.integration.client.broker import ScriptedBroker
 from tests.integration.client.conftest import TOPIC, eventually, icestream_threads
 
 from icestream import Client
-from icestream.client.receipt import Receipt
+from icestream.client.producer import Receipt
 from icestream.model.errors import DeadlineError, InvalidMessageError, InvalidNameError, InvalidRequestError
 
 

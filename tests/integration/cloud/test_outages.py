@@ -15,7 +15,7 @@ from icestream.server.metrics import cloud_metrics
 from icestream.storage import IcebergStorage
 from icestream.storage.cloud import MetadataRegistry
 from icestream.storage.cloud.reservation import STEP
-from icestream.storage.cloud.uploads import TopicUploads, Uploading
+from icestream.storage.cloud.uploads import TopicUploads, UploadScheduler
 
 
 class Hanging:
@@ -175,7 +175,7 @@ def test_a_log_that_fails_in_an_unknown_way_keeps_no_other_from_being_opened(sta
     def fail() -> Any:
         raise TypeError("something that nobody thought of")
 
-    uploading = Uploading(stage.settings().uploader)
+    uploading = UploadScheduler(stage.settings().uploader)
     with capture_logs() as logs:
         uploading.start(lambda: [fail, opened.set])
         assert opened.wait(PATIENCE_SECONDS)

@@ -11,9 +11,8 @@ from tests.topics import InlineJobs
 
 from icestream.model.errors import UnavailableError
 from icestream.model.names import TopicName
-from icestream.pipeline.fetch import FromCloud
 from icestream.pipeline.spark.session import Spark
-from icestream.pipeline.tasks import Written, pack_parcel
+from icestream.pipeline.tasks import FromCloud, Written, pack_parcel
 
 PATIENCE = 60.0
 TOPIC = "default/events"

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.flight.conftest import OpenDoor, Running
 from tests.integration.flight.plain import PATIENCE_SECONDS, PlainClient, Publishing, failure, messages
 
-from icestream.model.frame_bytes import Bytes
+from icestream.model.frames import Bytes
 from icestream.wal.files import LocalFile
 
 TOPIC = "flight/topic"

@@ -78,11 +78,11 @@ def test_a_log_keeps_what_one_of_the_tables_still_lacks(place: Place) -> None:
 def test_what_may_go_is_what_every_table_has_by_its_catalog(place: Place) -> None:
     place.start("both")
     topic = place.running.storage.topic(TOPIC)
-    assert topic.kept_end == 0
+    assert topic.committed_in_all_tables == 0
     place.publish(5)
     place.drain()
     place.running.storage.table_watch._look(topic)
-    assert topic.kept_end == 5
+    assert topic.committed_in_all_tables == 5
     assert [table.ledger.committed_offset for table in topic.find_fed_tables() if table is not None] == [5, 5]
 
 

@@ -66,7 +66,7 @@ def test_a_table_that_is_filled_takes_the_frame_over(place: Place, first: str, f
 def test_ranges_that_end_in_the_middle_of_the_frame(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     offset = put_one_aside(place, "parquet")
     monkeypatch.setattr(
-        "icestream.pipeline.table_loading.backfill_before_log",
+        "icestream.pipeline.one_pass.backfill_before_log",
         lambda log, start, _end: backfill_before_log(log, start, start + offset + 1),
     )
     place.start("both")

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.integration.maintenance.conftest import Keep
 from tests.topics import Topics
 
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.pipeline.maintenance.report import MaintenanceStep
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents

@@ -134,7 +134,7 @@ def test_a_range_is_cut_into_pieces_of_about_equal_bytes(client: PlainClient) ->
     for _ in range(100):
         publish(client, "a/even", 10, 5_000)  # over several segments
     whole = client.action("backlog")["topics"][0]["bytes"]
-    pieces = client.action("cut_range", topic="a/even", start=0, end=1000, piece_bytes=whole // 4)["ends"]
+    pieces = client.action("cut_range", topic="a/even", start=0, end=1000, range_bytes=whole // 4)["ends"]
     assert pieces[-1] == 1000
     assert len(pieces) in (4, 5)
     assert all(abs(end - 250 * (number + 1)) <= 40 for number, end in enumerate(pieces[:3]))
@@ -145,11 +145,11 @@ def test_cutting_follows_the_bytes_not_the_count(client: PlainClient) -> None:
         publish(client, "a/skewed", 1000, 10)
     for _ in range(10):
         publish(client, "a/skewed", 1, 100_000)
-    first, *_ = client.action("cut_range", topic="a/skewed", start=0, end=10_010, piece_bytes=600_000)["ends"]
+    first, *_ = client.action("cut_range", topic="a/skewed", start=0, end=10_010, range_bytes=600_000)["ends"]
     assert first > 10_000
-    pieces = client.action("cut_range", topic="a/skewed", start=10_000, end=10_010, piece_bytes=250_000)["ends"]
+    pieces = client.action("cut_range", topic="a/skewed", start=10_000, end=10_010, range_bytes=250_000)["ends"]
     assert len(pieces) in (3, 4, 5)
-    limited = client.action("cut_range", topic="a/skewed", start=0, end=10_010, piece_bytes=1, max_pieces=3)["ends"]
+    limited = client.action("cut_range", topic="a/skewed", start=0, end=10_010, range_bytes=1, max_ranges=3)["ends"]
     assert len(limited) == 3
     assert limited == sorted(set(limited))
 
@@ -157,12 +157,12 @@ def test_cutting_follows_the_bytes_not_the_count(client: PlainClient) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"start": 0, "end": 99, "piece_bytes": 10},
-        {"start": -1, "end": 1, "piece_bytes": 10},
-        {"start": 0, "end": 1, "piece_bytes": 0},
-        {"start": 0, "end": 1, "piece_bytes": 10, "max_pieces": 0},
+        {"start": 0, "end": 99, "range_bytes": 10},
+        {"start": -1, "end": 1, "range_bytes": 10},
+        {"start": 0, "end": 1, "range_bytes": 0},
+        {"start": 0, "end": 1, "range_bytes": 10, "max_ranges": 0},
         {"start": 0, "end": 1},
-        {"start": "0", "end": 1, "piece_bytes": 10},
+        {"start": "0", "end": 1, "range_bytes": 10},
     ],
 )
 def test_a_range_that_cannot_be_cut_is_refused(client: PlainClient, fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`icestream pipeline` as a process: `--once`, signals, and kills at named points."""
+"""`icestream pipeline` as a process: `--once`, signals, and kills of the driver. Kills of tasks: tests/fault."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fault.pipeline.crash_at import DRIVER_POINTS, INLINE, TASK_POINTS, crashing, crashing_environ
+from tests.fault.pipeline.crash_at import DRIVER_POINTS, INLINE, crashing, crashing_environ
 from tests.integration.pipeline.conftest import Pipelines
 
 from icestream.model.errors import IcestreamError
@@ -61,7 +61,7 @@ def test_once_says_which_topic_could_not_be_written(pipelines: Pipelines, once: 
     schema = pipelines.client.read(pipelines.topic("fine")).schema
     pipelines.tables.open(TableSpec(pipelines.topic("taken"), "another stream", 1, schema))
     pipelines.publish("taken", [b"2"])
-    done = once("--json")
+    done = once("--json", crash_at=INLINE)
     assert done.returncode == 1
     assert f"not completely written: {pipelines.namespace}/taken" in done.stderr
     told = {topic["topic"]: topic for topic in json.loads(done.stdout)["topics"]}
@@ -71,7 +71,7 @@ def test_once_says_which_topic_could_not_be_written(pipelines: Pipelines, once: 
 
 def test_once_says_that_the_broker_has_another_catalog(pipelines: Pipelines, once: Once, tmp_path: Path) -> None:
     pipelines.publish("astray", [b"1"])
-    done = once("--data", str(tmp_path / "other"))
+    done = once("--data", str(tmp_path / "other"), crash_at=INLINE)
     assert done.returncode == 1
     assert f"does not have what was committed for {pipelines.namespace}/astray" in done.stderr
     pipelines.drain(pipelines.runner())
@@ -84,20 +84,13 @@ def test_a_broker_that_is_not_there_is_one_clear_sentence(once: Once) -> None:
     assert "cannot reach a broker" in done.stderr.strip().splitlines()[-1]
 
 
-def test_kills_at_every_named_point_leave_each_message_in_the_table_once(
-    pipelines: Pipelines, once: Once, tmp_path: Path
-) -> None:
+def test_a_driver_that_is_killed_at_a_named_point_has_committed_or_not(pipelines: Pipelines, once: Once) -> None:
     published: list[bytes] = []
 
     def publish(text: str) -> None:
         pipelines.publish("killed", [text.encode()] * 3)
         published.extend([text.encode()] * 3)
 
-    publish("tasks")
-    done = once(crash_at=",".join(f"{point}@{tmp_path / point}" for point in TASK_POINTS))
-    assert done.returncode == 0, "Spark runs the task of a killed worker again, here three times"
-    assert all((tmp_path / point).exists() for point in TASK_POINTS), "a worker was killed at each point"
-    pipelines.check("killed", published)
     for point in DRIVER_POINTS:
         publish(point)
         assert once(crash_at=f"{INLINE},{point}").returncode == -signal.SIGKILL

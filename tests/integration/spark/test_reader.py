@@ -16,7 +16,7 @@ from tests.integration.spark.conftest import messages
 from tests.topics import Topics
 
 from icestream.client import Client, TopicDescription
-from icestream.client.range_reader import RangeReader
+from icestream.client.pipeline import RangeReader
 from icestream.model.errors import IcestreamError, InvalidRequestError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.spark import IcestreamSource

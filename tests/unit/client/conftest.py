@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from icestream.client.connection import Backoff
+from icestream.model.clock import Backoff
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -11,8 +11,8 @@ from collections import deque
 
 import pytest
 
-from icestream.client.connection import Backoff
 from icestream.client.publisher import Outbox, PendingBatch
+from icestream.model.clock import Backoff
 from icestream.model.errors import InvalidMessageError, LogUnavailableError, SequenceError, UnavailableError
 
 MAX_IN_FLIGHT = 4

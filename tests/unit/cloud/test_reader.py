@@ -17,8 +17,7 @@ from icestream.cloud.registry import StaticDescriptions
 from icestream.config import ReaderSettings
 from icestream.metadata import open_metadata_store
 from icestream.model.errors import DamagedError, UnavailableError
-from icestream.model.frames import Frame
-from icestream.model.messages import Encoding
+from icestream.model.messages import Encoding, Frame
 from icestream.model.names import TopicName
 from icestream.storage.cloud import MetadataRegistry
 from icestream.wal import LocalFiles, Log, LogContext, LogOptions, StreamInfo, prepare

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icestream.config import Settings
-from icestream.migration.journal import Present
+from icestream.migration.journal import PublishedRows
 from icestream.migration.parquet_files import Identity, ParquetSource
 from icestream.migration.sources import FoundFile, LocalSource, open_source, store_settings
 from icestream.model.errors import DamagedError, InvalidRequestError
@@ -132,9 +132,9 @@ class TestDamage:
 
 class TestPresent:
     def test_it_grows_and_knows_a_hole(self) -> None:
-        first, second = Present(10, 0, 10, 100, 110), Present(5, 10, 15, 200, 205)
-        assert first + second == Present(15, 0, 15, 100, 205)
+        first, second = PublishedRows(10, 0, 10, 100, 110), PublishedRows(5, 10, 15, 200, 205)
+        assert first + second == PublishedRows(15, 0, 15, 100, 205)
         assert (first + second).is_whole
-        assert not (first + Present(5, 11, 16, 200, 205)).is_whole
-        assert not Present(5, 1, 6, 0, 5).is_whole
+        assert not (first + PublishedRows(5, 11, 16, 200, 205)).is_whole
+        assert not PublishedRows(5, 1, 6, 0, 5).is_whole
         assert not (first + first).is_whole

@@ -6,13 +6,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError
-from icestream.model.frames import Frame
-from icestream.model.lone_message import MAX_LONE_BYTES, check_lone, decode_lone, encode_message
 from icestream.model.messages import (
+    MAX_LONE_BYTES,
     MESSAGE_SCHEMA,
     Encoding,
+    Frame,
     check_and_encode,
+    check_lone,
     decode_body,
+    decode_lone,
+    encode_message,
     message_batch,
     stream_batches,
 )

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.model.errors import DamagedError, InvalidMessageError, InvalidRequestError, TooLargeError
-from icestream.model.frames import Frame
 from icestream.model.messages import (
     MESSAGE_SCHEMA,
     STREAM_SCHEMA,
     Encoding,
+    Frame,
     check_and_encode,
     check_batch,
     check_message_sizes,

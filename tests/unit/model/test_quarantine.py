@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.model.errors import DamagedError
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.model.quarantine import (
     Quarantined,
     frame_file,

@@ -56,7 +56,7 @@ def upload(storage: IcebergStorage, name: TopicName) -> None:
 
 
 def ends(found: list[CloudBacklog]) -> dict[TopicName, int]:
-    return {one.topic: one.durable_end for one in found}
+    return {one.name: one.durable_end for one in found}
 
 
 def test_one_topic_is_found_without_looking_at_all(

@@ -3,9 +3,8 @@
 import pytest
 
 from icestream.model.errors import DamagedError
-from icestream.model.frames import Frame
-from icestream.model.messages import Encoding, message_batch
-from icestream.pipeline.fetch import FrameRange
+from icestream.model.messages import Encoding, Frame, message_batch
+from icestream.pipeline.tasks import FrameRange
 
 
 def frame(first: int, *payloads: bytes) -> Frame:

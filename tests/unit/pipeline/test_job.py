@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 
 from icestream.client import BrokerEndpoint
 from icestream.model.names import TopicName
-from icestream.pipeline.fetch import FromBroker
 from icestream.pipeline.one_pass import run_job
 from icestream.pipeline.planner import WriteRange, pack
 from icestream.pipeline.spark.session import JobFailedError
-from icestream.pipeline.tasks import Work, Written
+from icestream.pipeline.tasks import FromBroker, Work, Written
 
 NAMES = [TopicName("test", f"t{number}") for number in range(8)]
 

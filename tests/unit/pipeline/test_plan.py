@@ -77,7 +77,7 @@ limits = st.builds(
 
 
 @given(topics, limits, st.integers(1, 16))
-def test_pieces_of_a_topic_begin_at_its_ledger_and_follow_on_each_other(
+def test_ranges_of_a_topic_begin_at_its_ledger_and_follow_on_each_other(
     due: list[WaitingRange], limits: PassLimits, parallelism: int
 ) -> None:
     pieces = [piece for task in plan_pass(due, limits, parallelism) for piece in task]

@@ -78,7 +78,7 @@ def test_whichever_frame_it_is_it_is_found_and_all_before_it_are_written(
         tries += 1
         if limit <= first:
             committed = limit
-            assert poison_search.passed(committed)
+            assert poison_search.continues_after(committed)
         else:
             alone = poison_search.narrow(poison_search.ends, limit)
     assert (committed, poison_search.start, poison_search.ends) == (first, first, (ends[bad],))
@@ -89,8 +89,8 @@ def test_a_failure_that_does_not_come_again_is_forgotten() -> None:
     poison_search = PoisonSearch(0)
     assert not poison_search.narrow([5, 10, 15], 15)
     assert poison_search.limit == 10
-    assert poison_search.passed(10)
-    assert not poison_search.passed(15)
+    assert poison_search.continues_after(10)
+    assert not poison_search.continues_after(15)
     assert poison_search.limit is None
 
 
@@ -102,5 +102,5 @@ def test_a_range_that_ends_within_a_frame_has_that_frame_in_it() -> None:
 
 def test_without_a_list_of_frames_any_progress_ends_it() -> None:
     poison_search = PoisonSearch(3, failures=2)
-    assert poison_search.passed(3)
-    assert not poison_search.passed(4)
+    assert poison_search.continues_after(3)
+    assert not poison_search.continues_after(4)

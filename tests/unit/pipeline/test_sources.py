@@ -5,13 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cloud_objects import FragileStore
 
-from icestream.client.pipeline import PipelineBacklog
 from icestream.cloud import ObjectDescriptor, SegmentPart
 from icestream.config import load_settings
 from icestream.model.errors import DeadlineError
-from icestream.model.names import TopicName
 from icestream.pipeline.cloud_backlog import CloudBacklog
 from icestream.pipeline.sources import MessageSources, cut_objects
+from icestream.protocol.pipeline import PipelineBacklog
 
 
 def backlog(sizes: list[tuple[int, int]]) -> CloudBacklog:
@@ -25,7 +24,7 @@ def backlog(sizes: list[tuple[int, int]]) -> CloudBacklog:
         )
         first = last
     total = sum(nbytes for _, nbytes in sizes)
-    return CloudBacklog(TopicName("a", "b"), "s", 1, None, (), (), 7, first, total, objects=tuple(objects))
+    return CloudBacklog("a/b", "s", 1, None, (), (), 7, first, total, objects=tuple(objects))
 
 
 @given(
@@ -34,23 +33,23 @@ def backlog(sizes: list[tuple[int, int]]) -> CloudBacklog:
     st.integers(1, 20),
     st.data(),
 )
-def test_pieces_follow_on_each_other_and_reach_the_end_if_they_may(
-    sizes: list[tuple[int, int]], piece_bytes: int, max_pieces: int, data: st.DataObject
+def test_ranges_follow_on_each_other_and_reach_the_end_if_they_may(
+    sizes: list[tuple[int, int]], range_bytes: int, max_ranges: int, data: st.DataObject
 ) -> None:
     topic = backlog(sizes)
     start = data.draw(st.integers(topic.start_offset, topic.durable_end - 1))
     end = data.draw(st.integers(start + 1, topic.durable_end))
-    ends = cut_objects(topic, start, end, piece_bytes=piece_bytes, max_pieces=max_pieces)
+    ends = cut_objects(topic, start, end, range_bytes=range_bytes, max_ranges=max_ranges)
     assert ends == sorted(set(ends))
     assert start < ends[0]
-    assert ends[-1] == end or (ends[-1] < end and len(ends) == max_pieces)
+    assert ends[-1] == end or (ends[-1] < end and len(ends) == max_ranges)
 
 
-def test_pieces_have_about_the_bytes_that_were_asked_for() -> None:
+def test_ranges_have_about_the_bytes_that_were_asked_for() -> None:
     topic = backlog([(100, 10_000), (10, 10_000), (100, 10_000)])
-    assert cut_objects(topic, 7, topic.durable_end, piece_bytes=10_000, max_pieces=9) == [107, 117, 217]
-    assert cut_objects(topic, 7, topic.durable_end, piece_bytes=5_000, max_pieces=9) == [57, 107, 112, 117, 167, 217]
-    assert cut_objects(topic, 57, topic.durable_end, piece_bytes=10_000, max_pieces=2) == [112, 167]
+    assert cut_objects(topic, 7, topic.durable_end, range_bytes=10_000, max_ranges=9) == [107, 117, 217]
+    assert cut_objects(topic, 7, topic.durable_end, range_bytes=5_000, max_ranges=9) == [57, 107, 112, 117, 167, 217]
+    assert cut_objects(topic, 57, topic.durable_end, range_bytes=10_000, max_ranges=2) == [112, 167]
 
 
 class SilentHost:

@@ -1,19 +1,18 @@
 """What the driver remembers of a topic: its tables, which of them are fed together, and what waits for them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from icestream.client import Client
-from icestream.client.pipeline import TopicBacklog
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName, copy_of
 from icestream.pipeline.sources import BackfillOrigin, backfill_before_log
 from icestream.pipeline.state import CLEAN_SECONDS, JOINED_BYTES, RetryPause, Sink, TopicState
+from icestream.protocol.pipeline import TopicBacklog
 
 TOPIC = TopicName("a", "b")
 COPY = copy_of(TOPIC)
-LOG = TopicBacklog(TOPIC, "stream", 1, None, (), (), 100, 200, 100 * JOINED_BYTES, format=StorageFormat.BOTH)
+LOG = TopicBacklog(str(TOPIC), "stream", 1, None, (), (), 100, 200, 100 * JOINED_BYTES, format=StorageFormat.BOTH)
 """A message is as large as tables that are fed together may be apart."""
 
 
@@ -72,9 +71,9 @@ def test_messages_that_are_read_back_are_cut_by_their_mean_size() -> None:
     assert (held.start_offset, held.durable_end) == (0, 60)
     with Client() as client:
         cut = BackfillOrigin(client).cut_range
-        assert cut(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=10) == [25, 50, 60]
-        assert cut(held, 0, 60, piece_bytes=25 * JOINED_BYTES, max_pieces=2) == [25, 50]
-        assert cut(held, 0, 60, piece_bytes=1, max_pieces=1) == [1]
+        assert cut(held, 0, 60, range_bytes=25 * JOINED_BYTES, max_ranges=10) == [25, 50, 60]
+        assert cut(held, 0, 60, range_bytes=25 * JOINED_BYTES, max_ranges=2) == [25, 50]
+        assert cut(held, 0, 60, range_bytes=1, max_ranges=1) == [1]
 
 
 def test_folders_are_looked_through_first_after_trouble_and_now_and_then() -> None:
@@ -95,8 +94,8 @@ def test_folders_are_looked_through_first_after_trouble_and_now_and_then() -> No
     ids=["nobody waits", "it is committed", "the first", "the last", "not published yet"],
 )
 def test_messages_are_awaited_if_writing_them_ends_a_wait(awaited_end: int, *, awaited: bool) -> None:
-    backlog = TopicBacklog(TopicName("a", "b"), "stream", 1, None, (), (), 0, 20, 1000, awaited_end)
-    state = TopicState(backlog, RetryPause(1.0, 2.0), since=0.0, sinks=[Sink(backlog.topic, committed=10)])
+    backlog = TopicBacklog("a/b", "stream", 1, None, (), (), 0, 20, 1000, awaited_end)
+    state = TopicState(backlog, RetryPause(1.0, 2.0), since=0.0, sinks=[Sink(backlog.name, committed=10)])
     waiting = state.waiting()
     assert waiting is not None
     assert waiting.awaited is awaited

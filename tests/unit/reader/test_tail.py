@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from icestream.model.frames import Frame
-from icestream.model.messages import MESSAGE_SCHEMA, Encoding, check_and_encode, message_batch, stream_batches
-from icestream.reader.tail import Tail, Tails
+from icestream.model.messages import MESSAGE_SCHEMA, Encoding, Frame, check_and_encode, message_batch, stream_batches
+from icestream.reader.log_tier import Tail, Tails
 from icestream.wal.cache import FrameCache, LogCache
 
 

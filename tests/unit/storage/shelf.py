@@ -8,10 +8,10 @@ from icestream.cloud.object import ObjectName, object_key
 from icestream.config import UploaderSettings
 from icestream.metadata import open_metadata_store
 from icestream.model.errors import UnavailableError
+from icestream.model.frames import SparseIndex
 from icestream.model.names import TopicName
-from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud import MetadataRegistry, TopicCloud
-from icestream.storage.cloud.uploads import Uploading
+from icestream.storage.cloud.uploads import UploadScheduler
 
 MINUTE_US = 60_000_000
 TOPIC = TopicName("default", "events")
@@ -71,7 +71,7 @@ class Shelf:
         self.metadata = open_metadata_store(in_memory=True)
         self.registry = MetadataRegistry(self.metadata, topic, stream_id)
         self.registry.claim(UploadHead(stream_id, epoch=1))
-        uploading = Uploading(UploaderSettings(enabled=True)) if uploads else None  # it is not started
+        uploading = UploadScheduler(UploaderSettings(enabled=True)) if uploads else None  # it is not started
         self.cloud = TopicCloud(topic, stream_id, self.store, self.registry, uploading=uploading)
 
     def add(self, end: int, *, time_us: int = 0, data_bytes: int = 1000) -> ObjectDescriptor:

@@ -218,10 +218,10 @@ def test_nothing_is_an_orphan_while_the_record_may_be_wrong(
     remove_objects(shelf.cloud, 30, NOW_US)
     shelf.store.contents[first] = content
     if doubt == "made anew":
-        shelf.cloud.is_anew = True
+        shelf.cloud.has_rebuilt_records = True
     else:
         monkeypatch.setattr(TopicCloud, "status", SimpleNamespace(last_error="it was set back to an older state"))
     assert remove_orphans(shelf.cloud) == 0
-    shelf.cloud.is_anew = False
+    shelf.cloud.has_rebuilt_records = False
     monkeypatch.undo()
     assert remove_orphans(shelf.cloud) == 1

@@ -16,8 +16,8 @@ from icestream.cloud import UploadHead
 from icestream.cloud.object import topic_key
 from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import StaleEpochError, UnavailableError
-from icestream.model.frame_bytes import Bytes
-from icestream.model.frames import Frame
+from icestream.model.frames import Bytes
+from icestream.model.messages import Frame
 from icestream.model.names import TopicName
 from icestream.storage import Topic
 from icestream.storage.cloud import MetadataRegistry, reservation

@@ -114,7 +114,7 @@ class ListTopic:
         self.readers += 1
         return ListReader(self, offset, where)
 
-    def gone(self) -> IcestreamError | None:
+    def gone_error(self) -> IcestreamError | None:
         return TopicNotFoundError("the topic was deleted") if self.deleted else None
 
 

@@ -16,7 +16,7 @@ from icestream.config import Settings
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import CommitConflictError, InvalidNameError, InvalidRequestError
 from icestream.model.messages import STREAM_SCHEMA
-from icestream.model.names import TopicName, copied, copy_of, is_copy
+from icestream.model.names import TopicName, copy_of, is_copy, topic_of_table
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.files import RenamedFile
 from icestream.table.parquet_copy import leftovers as leftovers_module
@@ -301,7 +301,7 @@ def test_hours_and_days_by_their_folders() -> None:
 
 def test_names_of_copies_are_not_those_of_topics() -> None:
     assert is_copy(copy_of(TOPIC))
-    assert copied(copy_of(TOPIC)) == TOPIC
+    assert topic_of_table(copy_of(TOPIC)) == TOPIC
     with pytest.raises(InvalidNameError, match="plain Parquet files"):
         TopicName.parse(str(copy_of(TOPIC)))
     assert StorageFormat.PARQUET.all_tables(TOPIC) == (copy_of(TOPIC), TOPIC)

@@ -1,4 +1,4 @@
-from icestream.model.frames import Frame
+from icestream.model.messages import Frame
 from icestream.wal import FrameCache
 
 

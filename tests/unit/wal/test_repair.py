@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from tests.unit.wal.conftest import batch, bodies
 from icestream.model.errors import DamagedError
 from icestream.wal import LocalFiles, Log
 from icestream.wal.inspect import inspect_directory
+from icestream.wal.records import load_stream
 from icestream.wal.repair import repair_directory
 from icestream.wal.segment import segment_path
 
@@ -96,3 +98,17 @@ def test_repairing_a_sound_log_changes_nothing(open_log: OpenLog, directory: Pat
     report = repair_directory(LocalFiles(), directory)
     assert report.actions == []
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_a_rebuilt_identity_has_the_epoch_of_the_newest_frame(open_log: OpenLog, directory: Path) -> None:
+    fill(open_log(), frames=3)
+    replace(load_stream(LocalFiles(), directory), epoch=4).save(LocalFiles(), directory)
+    fill(open_log(), frames=2)
+    (directory / "stream.json").unlink()
+
+    repair_directory(LocalFiles(), directory)
+
+    assert load_stream(LocalFiles(), directory).epoch == 4
+    log = open_log()
+    assert len(bodies(log)) == 5
+    assert log.append(batch("next")).base_offset == 5

@@ -32,7 +32,7 @@ class ScheduleState:
     runs: int
     """Runs that have ended."""
     failures: int
-    """Runs that ended with an exit code other than 0."""
+    """Runs that ended with an exit code other than 0, and not because the schedule was stopped."""
     last_exit: int | None
     last_seconds: float
 
@@ -102,9 +102,10 @@ class Schedule(threading.Thread):
             return
         if _ORPHANS in steps:
             self._orphans_at = began
+        has_failed = exit_code != 0 and not self._stopping.is_set()
         with self._lock:
             self._runs += 1
-            self._failures += exit_code != 0
+            self._failures += has_failed
             self._last_seconds = monotonic() - began
-        if exit_code and not self._stopping.is_set():
+        if has_failed:
             _log.warning("maintenance_run_failed", exit_code=exit_code, log=LOG_NAME)

@@ -61,7 +61,7 @@ class PoisonSearch:
         self.ends = tuple(ends[: len(before) + 1])
         return len(self.ends) == 1
 
-    def passed(self, committed: int) -> bool:
+    def continues_after(self, committed: int) -> bool:
         """Note that the table holds all messages before an offset. Return whether the search goes on."""
         if committed > self.start:
             self.start = committed

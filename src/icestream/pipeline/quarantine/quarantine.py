@@ -10,20 +10,27 @@ The steps for a frame that has failed alone, and what a kill after each leaves b
 
 At most `pipeline.max_quarantined` frames of a topic are in quarantine, not counting those whose messages were published
 again. If more fail, the topic is the cause and not a frame: the topic waits with an error that says so.
+
+A table that is filled from the topic's other table reads rows, so a frame in quarantine is a gap for it. The frame is
+copied with its entry, so that the first table can be removed. The copy is made before the commit that passes its last
+offset. *Killed in between: a file that no table names; the next try writes the same file.*
 """
+
+from dataclasses import replace
 
 import structlog
 
 from icestream.config import PipelineSettings
-from icestream.model.errors import IcestreamError, LimitReachedError
-from icestream.model.quarantine import MAX_QUARANTINED
-from icestream.pipeline.commit import PendingCommit
+from icestream.model.enums import StorageFormat
+from icestream.model.errors import DamagedError, IcestreamError, LimitReachedError
+from icestream.model.names import topic_of_table
+from icestream.model.quarantine import MAX_QUARANTINED, Quarantined
 from icestream.pipeline.quarantine.poison_search import may_be_the_messages, needs_worker_probe
 from icestream.pipeline.quarantine.worker_probe import Jobs, probe_workers
 from icestream.pipeline.sources import MessageSources
-from icestream.pipeline.state import TopicState
+from icestream.pipeline.state import PendingCommit, TopicState
 from icestream.pipeline.tasks import Written
-from icestream.table import TopicTable, quarantine_frame, read_retried
+from icestream.table import Tables, TopicTable, copy_entry, quarantine_frame, read_retried
 
 _log = structlog.get_logger(__name__)
 
@@ -110,3 +117,33 @@ class Quarantine:
                 remedy="see what they have in common with `icestream quarantine list`, publish them again with "
                 "`icestream quarantine retry`, or raise pipeline.max_quarantined",
             )
+
+
+def with_copied_quarantine(tables: Tables, table: TopicTable, pending: PendingCommit) -> PendingCommit:
+    """Return the commit with copies of those quarantine entries of the topic's other table that it lacks."""
+    if not pending.lost or pending.quarantined:
+        return pending
+    known = {entry.end_offset for entry in table.quarantined}
+    copies = []
+    for name in StorageFormat.BOTH.all_tables(topic_of_table(table.name)):
+        other = tables.find(name) if name != table.name else None
+        if other is None or other.ledger.stream_id != table.ledger.stream_id:
+            continue
+        for entry in other.quarantined:
+            if pending.start < entry.end_offset <= pending.end and entry.end_offset not in known:
+                copies += _copy(table, other, entry)
+    return replace(pending, quarantined=tuple(copies))
+
+
+def _copy(table: TopicTable, other: TopicTable, entry: Quarantined) -> list[Quarantined]:
+    """Copy an entry. A frame that the other table itself has lost is logged and left out."""
+    try:
+        return [copy_entry(entry, other, table)]
+    except DamagedError as error:
+        _log.exception(
+            "quarantined_frame_unreadable",
+            table=str(other.name),
+            first_offset=entry.first_offset,
+            reason=str(error),
+        )
+        return []

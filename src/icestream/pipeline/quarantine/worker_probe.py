@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from icestream.model.errors import IcestreamError
 from icestream.model.names import TopicName
-from icestream.model.offsets import NO_OFFSETS
-from icestream.pipeline.fetch import BrokerFrames, CloudRange, Fetch, Range
+from icestream.model.offsets import NO_OFFSETS, Range
 from icestream.pipeline.sources import MessageSources
 from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.state import TopicState
-from icestream.pipeline.tasks import Work, Written, pack_parcel
+from icestream.pipeline.tasks import BrokerFrames, CloudRange, Fetch, Work, Written, pack_parcel
 from icestream.table import sample_row, trial_writer
 
 _MEMORY_BYTES = 16 * 1024 * 1024
@@ -34,7 +33,7 @@ def probe_workers(state: TopicState, sources: MessageSources, spark: Jobs, error
     writers = [sink.table.writer() for sink in state.fed if sink.table is not None]
     work = Work(
         fetch=ProbeFetch(sources.fetch(state.next_backlog, by_frame=True), writers[0].columns.stream),
-        topic=state.backlog.topic,
+        topic=state.backlog.name,
         stream_id=state.backlog.stream_id,
         targets=tuple((trial_writer(writer), start) for writer in writers),
         max_memory_bytes=_MEMORY_BYTES,
@@ -48,7 +47,7 @@ def probe_workers(state: TopicState, sources: MessageSources, spark: Jobs, error
         raise IcestreamError(
             f"the workers cannot write a made-up row either: {failure}; the messages failed with: {error}",
             operation="quarantine",
-            place=str(state.backlog.topic),
+            place=state.backlog.topic,
             remedy="repair the workers: no frame goes into quarantine before they can write",
             retryable=True,
         )

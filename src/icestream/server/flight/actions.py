@@ -89,7 +89,7 @@ class Actions:
             "delete_subscription": _Action(named, self._delete_subscription, "Delete a subscription and its progress"),
             "flush_topic": _Action(admin.FlushTopic, self._flush_topic, "Upload what is durable to the cloud now"),
             "recover_topic": _Action(
-                admin.NamedTopic, self._recover_topic, "Make a topic live again from the cloud and its table"
+                admin.NamedTopic, self._recover_topic, "Recover a topic from the cloud and its table"
             ),
             "recoverable_topics": _Action(
                 admin.NoFields, self._recoverable_topics, "List topics whose log is lost, or that only the cloud has"
@@ -198,7 +198,7 @@ class Actions:
 
     # The pipeline
 
-    def _ask_backlog(self, request: pipeline.BacklogRequest) -> pipeline.BacklogResponse:
+    def _ask_backlog(self, request: pipeline.BacklogRequest) -> pipeline.PipelineBacklog:
         return self._backlog.ask(request.topics, mark=request.mark, wait_seconds=max(0, request.wait_ms) / 1000)
 
     def _cut_range(self, request: pipeline.CutRange) -> pipeline.RangeEnds:
@@ -206,7 +206,7 @@ class Actions:
         check_offset(log, request.start)
         check_offset(log, request.end)
         return pipeline.RangeEnds(
-            split_range(log, request.start, request.end, range_bytes=request.piece_bytes, max_ranges=request.max_pieces)
+            split_range(log, request.start, request.end, range_bytes=request.range_bytes, max_ranges=request.max_ranges)
         )
 
     def _committed(self, request: pipeline.CommittedHint) -> dict[str, Any]:
@@ -218,9 +218,7 @@ class Actions:
     def _report(self, request: pipeline.PipelineReport) -> dict[str, Any]:
         for topic in request.topics:
             TopicName.parse(topic.topic)
-        self._figures.report(
-            msgspec.to_builtins(request.passed), [msgspec.to_builtins(topic) for topic in request.topics]
-        )
+        self._figures.report(request.passed, request.topics)
         return _NOTHING
 
     # Subscriptions

@@ -22,7 +22,7 @@ import structlog
 from icestream.model.callers import Caller
 from icestream.model.enums import AckLevel
 from icestream.model.errors import IcestreamError, InvalidRequestError
-from icestream.model.lone_message import LoneMessage
+from icestream.model.messages import LoneMessage
 from icestream.protocol.publish import PublishAck, PublishPart, PublishRequest, parse_publish, split_lone_message
 from icestream.storage import IcebergStorage, PublishItem, Topic
 from icestream.wal import Append

@@ -107,11 +107,11 @@ def _fitting(batch: pa.RecordBatch, max_bytes: int, *, at_least: int) -> pa.Reco
     return batch.slice(0, max(rows, at_least))
 
 
-def range_as_json(piece: MessageRange) -> dict[str, Any]:
+def range_as_json(found: MessageRange) -> dict[str, Any]:
     return {
-        "messages": [message_as_json(message) for batch in piece.batches for message in messages_of(batch)],
-        "next_offset": piece.next_offset,
-        "durable_end": piece.durable_end,
+        "messages": [message_as_json(message) for batch in found.batches for message in messages_of(batch)],
+        "next_offset": found.next_offset,
+        "durable_end": found.durable_end,
     }
 
 
@@ -373,21 +373,21 @@ class MessagesApi:
                 await wait_past(topic.log, offset, query.wait_ms / 1000, ends=ends)
 
         def finish() -> Response:
-            piece = read_range(self._storage, topic, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
-            return self._deliver(piece, as_arrow=as_arrow)
+            found = read_range(self._storage, topic, offset, max_messages=query.max_messages, max_bytes=query.max_bytes)
+            return self._deliver(found, as_arrow=as_arrow)
 
         return await run_in_threadpool(finish)
 
-    def _deliver(self, piece: MessageRange, *, as_arrow: bool) -> Response:
+    def _deliver(self, found: MessageRange, *, as_arrow: bool) -> Response:
         if as_arrow:
-            response = Response(write_stream(piece.schema, piece.batches), media_type=ARROW_STREAM)
+            response = Response(write_stream(found.schema, found.batches), media_type=ARROW_STREAM)
         else:
-            response = json_response(range_as_json(piece))
-        response.headers[NEXT_OFFSET_HEADER] = str(piece.next_offset)
-        response.headers[DURABLE_END_HEADER] = str(piece.durable_end)
-        if piece.batches:
+            response = json_response(range_as_json(found))
+        response.headers[NEXT_OFFSET_HEADER] = str(found.next_offset)
+        response.headers[DURABLE_END_HEADER] = str(found.durable_end)
+        if found.batches:
             self._metrics.delivered(
-                sum(batch.num_rows for batch in piece.batches), sum(batch.nbytes for batch in piece.batches)
+                sum(batch.num_rows for batch in found.batches), sum(batch.nbytes for batch in found.batches)
             )
         return response
 

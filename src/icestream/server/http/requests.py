@@ -130,22 +130,22 @@ async def bounded_body(
         raise _too_large(max_bytes, operation)
     taken = 0
     try:
-        async with contextlib.aclosing(request.stream()) as pieces:
-            while piece := await _next_piece(pieces, operation):
-                if len(body) + len(piece) > max_bytes:
+        async with contextlib.aclosing(request.stream()) as chunks:
+            while chunk := await _next_chunk(chunks, operation):
+                if len(body) + len(chunk) > max_bytes:
                     raise _too_large(max_bytes, operation)
-                budget.take(len(piece))
-                taken += len(piece)
-                body += piece
+                budget.take(len(chunk))
+                taken += len(chunk)
+                body += chunk
         yield body
     finally:
         budget.give_back(taken)
 
 
-async def _next_piece(pieces: AsyncIterator[bytes], operation: str) -> bytes:
+async def _next_chunk(chunks: AsyncIterator[bytes], operation: str) -> bytes:
     try:
         async with asyncio.timeout(_PAUSE_SECONDS):
-            return await anext(pieces)
+            return await anext(chunks)
     except TimeoutError:
         raise SlowRequestError(
             f"nothing of the body came for {_PAUSE_SECONDS:.0f} seconds", operation=operation

@@ -1,4 +1,4 @@
-"""Messages as Server-Sent Events: of a subscription, or of a topic without one."""
+"""Streams over HTTP: Server-Sent Events, WebSockets, and which web pages may open them."""
 
 import asyncio
 import json
@@ -33,9 +33,9 @@ from icestream.server.http.messages import (
 from icestream.server.http.models import EventsQuery, FollowQuery, SocketControl, SocketQuery
 from icestream.server.http.requests import HttpOperation, ResponseSpec, admit, parse_json, parse_query
 from icestream.server.http.subscriptions import (
+    DELIVERED_BYTES,
+    DELIVERED_MESSAGES,
     NO_LIMIT_BYTES,
-    PIECE_BYTES,
-    PIECE_MESSAGES,
     SUBSCRIPTION_PATH,
     Consumers,
     KeptConsumer,
@@ -73,7 +73,7 @@ class EventWriter:
     async def write(self, text: bytes) -> bool:
         """Whether the connection took it; not if one of the ends is reached."""
         await self._send({"type": "http.response.body", "body": text, "more_body": True})
-        # The server waits before a piece, not behind it: an empty one, which it leaves out, makes it wait now.
+        # The server waits before a chunk, not after it: an empty one, which it leaves out, makes it wait now.
         await self._send({"type": "http.response.body", "body": b"", "more_body": True})
         for _ in range(_ROUNDS_UNTIL_LOSS_IS_KNOWN):
             await asyncio.sleep(0)
@@ -237,11 +237,11 @@ class EventsApi:
 
     async def _follow(self, topic: Topic, offset: int, writer: EventWriter, ends: Ends) -> None:
         def read() -> tuple[bytes, int]:
-            piece = read_range(self._storage, topic, offset, max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES)
-            rows, nbytes = sum(batch.num_rows for batch in piece.batches), sum(batch.nbytes for batch in piece.batches)
+            found = read_range(self._storage, topic, offset, max_messages=DELIVERED_MESSAGES, max_bytes=DELIVERED_BYTES)
+            rows, nbytes = sum(batch.num_rows for batch in found.batches), sum(batch.nbytes for batch in found.batches)
             if rows:
                 self._metrics.delivered(rows, nbytes)
-            return message_events(range_as_json(piece)["messages"]), piece.next_offset
+            return message_events(range_as_json(found)["messages"]), found.next_offset
 
         while not any(end.done() for end in ends):
             text, offset = await run_in_threadpool(read)
@@ -260,7 +260,7 @@ class EventsApi:
             return Response(headers=headers, media_type=EVENT_STREAM)
         subscription = await open_for_stream(self._storage, request, query, operation=_OPERATION)
         kept = await self._consumers.connect(
-            subscription, query.consumer, max_messages=PIECE_MESSAGES, max_bytes=NO_LIMIT_BYTES
+            subscription, query.consumer, max_messages=DELIVERED_MESSAGES, max_bytes=NO_LIMIT_BYTES
         )
         is_auto = query.ack == "auto"
         if seen is not None and is_auto and subscription.options.type is SubscriptionType.EXCLUSIVE:
@@ -289,7 +289,7 @@ class EventsApi:
             listens = await writer.write(event_text(described, kind="subscribed"))
             while listens:
                 batch = await kept.feed.receive(
-                    max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES, seconds=HEARTBEAT_SECONDS, ends=ends
+                    max_messages=DELIVERED_MESSAGES, max_bytes=DELIVERED_BYTES, seconds=HEARTBEAT_SECONDS, ends=ends
                 )
                 if batch is None:
                     listens = await writer.write(HEARTBEAT)
@@ -418,7 +418,7 @@ class SocketApi:
     async def _deliver(self, socket: WebSocket, kept: KeptConsumer, *, ends: "list[asyncio.Task[Any]]") -> None:
         while not any(end.done() for end in ends):
             batch = await kept.feed.receive(
-                max_messages=PIECE_MESSAGES, max_bytes=PIECE_BYTES, seconds=_WAIT_SECONDS, ends=ends
+                max_messages=DELIVERED_MESSAGES, max_bytes=DELIVERED_BYTES, seconds=_WAIT_SECONDS, ends=ends
             )
             if batch is None:
                 continue
@@ -439,19 +439,19 @@ async def _listen(socket: WebSocket, session: ConsumerSession) -> None:
             raise WebSocketDisconnect(message.get("code", GOING_AWAY))
         if (text := message.get("text")) is None:
             raise InvalidRequestError("frames are text", operation=_SOCKET_OPERATION, remedy="send JSON in text frames")
-        await run_in_threadpool(_obey, session, text)
+        await run_in_threadpool(_apply_control, session, text)
 
 
-def _obey(session: ConsumerSession, text: str) -> None:
-    said = parse_json(bytearray(text, "utf-8", "replace"), SocketControl, operation=_SOCKET_OPERATION)
-    if said.ack_cumulative is not None:
-        session.ack_cumulative(said.ack_cumulative)
-    if said.ack or said.ack_ranges:
-        session.ack(ranges_of(said.ack, said.ack_ranges))
-    if said.nack or said.nack_ranges:
-        session.nack(ranges_of(said.nack, said.nack_ranges), delay_ms=said.delay_ms)
-    if said.grant:
-        session.grant(said.grant, 0)
+def _apply_control(session: ConsumerSession, text: str) -> None:
+    control = parse_json(bytearray(text, "utf-8", "replace"), SocketControl, operation=_SOCKET_OPERATION)
+    if control.ack_cumulative is not None:
+        session.ack_cumulative(control.ack_cumulative)
+    if control.ack or control.ack_ranges:
+        session.ack(ranges_of(control.ack, control.ack_ranges))
+    if control.nack or control.nack_ranges:
+        session.nack(ranges_of(control.nack, control.nack_ranges), delay_ms=control.delay_ms)
+    if control.grant:
+        session.grant(control.grant, 0)
 
 
 def _messages(batch: pa.RecordBatch) -> str:

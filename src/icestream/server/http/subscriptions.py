@@ -1,4 +1,4 @@
-"""Administration of subscriptions over HTTP."""
+"""Subscriptions over HTTP: administration, consumers and their plain requests."""
 
 import asyncio
 import contextlib
@@ -287,7 +287,7 @@ class Consumers:
 
     @contextlib.contextmanager
     def using(self, kept: KeptConsumer, *, operation: str) -> Iterator[None]:
-        """Calls on a consumer; one whose session turns out to be closed, and has done nothing of it, is forgotten."""
+        """Run calls on a consumer; forget it if its session is closed."""
         with contextlib.suppress(ClosedError):
             yield
         if kept.feed.session.closed:
@@ -340,8 +340,8 @@ def ranges_of(offsets: list[int], ranges: Sequence[Sequence[int]]) -> list[tuple
 # Streams that connect a consumer.
 
 
-PIECE_MESSAGES = 500
-PIECE_BYTES = 256 << 10
+DELIVERED_MESSAGES = 500
+DELIVERED_BYTES = 256 << 10
 """What is made into JSON and written at a time, when the connection has taken what was before."""
 NO_LIMIT_BYTES = 1 << 50
 """The connection itself is the limit: there is no queue behind it."""
@@ -350,7 +350,7 @@ NO_LIMIT_BYTES = 1 << 50
 async def open_for_stream(
     storage: IcebergStorage, connection: HTTPConnection, query: SubscribeQuery, *, operation: str
 ) -> BrokerSubscription:
-    """The subscription that a path names, made where it is missing; what the query says of it is changed."""
+    """Open the subscription in the path, create it if missing, and apply the query's options."""
     topic, name = topic_name(connection), subscription_name(connection)
     start, caller = parse_start(query.start), caller_of(connection)
     options = {"type": query.type, "filter": query.filter}

@@ -1,4 +1,4 @@
-"""Health, metrics, figures and addresses over HTTP."""
+"""The broker over HTTP: health, metrics, figures, addresses, tenants and SQL."""
 
 import asyncio
 from collections.abc import Callable

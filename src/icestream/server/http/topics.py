@@ -1,4 +1,4 @@
-"""Topics over HTTP."""
+"""Topics over HTTP, and their objects in the cloud."""
 
 import asyncio
 
@@ -196,7 +196,7 @@ class CloudApi:
                 f"{TOPIC_PATH}/recover",
                 "recover_topic",
                 "cloud",
-                "Make a topic live again from the cloud and its table",
+                "Recover a topic from the cloud and its table",
                 self.recover,
                 {200: ResponseSpec("What came from where, and what was lost.", {JSON: RecoveredTopic})},
                 body={JSON: RecoverBody},

@@ -33,7 +33,7 @@ from icestream.telemetry.tenants import TelemetrySender
 
 
 CODECS = ("gzip", "zstd")
-_PIECE_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 
 
 def check_encoding(text: str) -> str | None:
@@ -56,13 +56,13 @@ def plain_body(body: bytearray, codec: str | None, *, max_bytes: int, budget: By
     if codec is None:
         yield bytes(body)
         return
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     taken = 0
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            while piece := _read(stream, codec):
-                budget.take(len(piece))
-                taken += len(piece)
+            while chunk := _read(stream, codec):
+                budget.take(len(chunk))
+                taken += len(chunk)
                 if taken > max_bytes:
                     raise TooLargeError(
                         f"the body has more than {max_bytes} bytes when decompressed",
@@ -70,18 +70,18 @@ def plain_body(body: bytearray, codec: str | None, *, max_bytes: int, budget: By
                         remedy="send less at a time",
                         details={"max_bytes": max_bytes},
                     )
-                pieces.append(piece)
-        yield b"".join(pieces)
+                chunks.append(chunk)
+        yield b"".join(chunks)
     finally:
         budget.give_back(taken)
 
 
 def _read(stream: pa.CompressedInputStream, codec: str) -> bytes:
     try:
-        piece: bytes = stream.read(_PIECE_BYTES)
+        chunk: bytes = stream.read(_CHUNK_BYTES)
     except (OSError, pa.ArrowException) as error:
         raise InvalidMessageError(f"the body is not {codec}: {error}", operation="receive telemetry") from error
-    return piece
+    return chunk
 
 
 PROTOBUF = "application/x-protobuf"

@@ -50,7 +50,7 @@ def flush_topic(storage: IcebergStorage, name: TopicName, wait_seconds: float, t
 
 
 def recover_topic(storage: IcebergStorage, name: TopicName) -> RecoveredTopic:
-    """Make a topic live again from the cloud and its table; return what came from where, and what is lost."""
+    """Recover a topic from the cloud and its table; return what came from where, and what is lost."""
     return msgspec.convert(storage.recover_topic(name).to_json(), RecoveredTopic)
 
 

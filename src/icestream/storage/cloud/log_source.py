@@ -10,10 +10,9 @@ import structlog
 from icestream.cloud import LogPosition, LogRange, SegmentSlice, UploadNotes
 from icestream.model.enums import SyncMode
 from icestream.model.errors import DamagedError, UnavailableError
-from icestream.model.frame_bytes import HEADER_BYTES as FRAME_HEADER_BYTES
-from icestream.model.frame_bytes import decode_header
-from icestream.model.frames import Frame
-from icestream.model.sparse_index import SparseIndex
+from icestream.model.frames import HEADER_BYTES as FRAME_HEADER_BYTES
+from icestream.model.frames import SparseIndex, decode_header
+from icestream.model.messages import Frame
 from icestream.wal import (
     PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,

@@ -69,7 +69,7 @@ class Reservation:
         notes = LogNotes(log).load()
         if not log.start_offset and log.stream.epoch == 1 and notes is None:
             return head  # nothing of it was ever uploaded
-        cloud.is_anew = True
+        cloud.has_rebuilt_records = True
         streams = find_streams(cloud.store, stream_prefix(cloud.topic, cloud.stream_id))
         found = in_order(one for stream in streams for one in stream.objects)
         if any(one.name.epoch > head.epoch for one in found):
@@ -85,7 +85,7 @@ class Reservation:
         cloud.registry.describe(descriptors)
         cloud.objects.forget()
         _log.warning(
-            "cloud_objects_described_again",
+            "cloud_object_records_rebuilt",
             topic=str(cloud.topic),
             objects=len(descriptors),
             first_offset=found[0].name.first_offset,
@@ -166,11 +166,11 @@ class Reservation:
             "the topic has gone on elsewhere",
             operation="upload",
             place=str(self._log.directory),
-            remedy="move the directory away; `icestream topic recover` brings the topic back here",
+            remedy="move the directory away; `icestream topic recover` recovers the topic here",
         )
 
 
-class LoneReservation:
+class ReservationWithoutUploads:
     """The reservation of a topic that was uploaded once, on a broker that does not upload.
 
     Recovery relies on the reservation in the metadata store, so it is kept up also without uploads. Nothing is returned
@@ -248,6 +248,6 @@ def _lost(uploaded_end: int, log: Log) -> IcestreamError:
         "the log that was uploaded",
         operation="open log",
         place=str(log.directory),
-        remedy="put the log's directory back in its place, or move this one away and make the topic live again with "
+        remedy="put the log's directory back in its place, or move this one away and recover the topic with "
         "`icestream topic recover`",
     )

@@ -49,7 +49,7 @@ def confirmed_end(cloud: TopicCloud, wanted: int) -> int:
     for span in unknown[:_MAX_CONFIRMED]:
         descriptor = cloud.registry.get(span.first_offset)
         follows = span.first_offset <= end
-        if not follows or descriptor is None or not _lies_there(cloud, descriptor):
+        if not follows or descriptor is None or not _is_complete(cloud, descriptor):
             _log.error(
                 "cloud_object_mismatch",
                 topic=str(cloud.topic),
@@ -63,7 +63,7 @@ def confirmed_end(cloud: TopicCloud, wanted: int) -> int:
     return end
 
 
-def _lies_there(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
+def _is_complete(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
     """Return whether an object has its size and its trailer, which is written last."""
     found = cloud.store.stat(descriptor.key)
     if found is None or found.size != descriptor.size:
@@ -116,7 +116,7 @@ def _remove(cloud: TopicCloud, doomed: list[ObjectSpan], below: int, now_us: int
         cloud.objects.remove_before(first)
     try:
         with cloud.changing:
-            _take_off_the_record(cloud, descriptors, now_us)
+            _remove_records(cloud, descriptors, now_us)
     except BaseException:
         cloud.objects.forget()  # in any case the records tell what is left
         raise
@@ -126,7 +126,7 @@ def _remove(cloud: TopicCloud, doomed: list[ObjectSpan], below: int, now_us: int
     return len(descriptors)
 
 
-def _take_off_the_record(cloud: TopicCloud, descriptors: list[ObjectDescriptor], now_us: int) -> None:
+def _remove_records(cloud: TopicCloud, descriptors: list[ObjectDescriptor], now_us: int) -> None:
     head = cloud.registry.owned or cloud.registry.refresh()
     cloud.registry.remove(
         descriptors,
@@ -155,7 +155,7 @@ def remove_orphans(cloud: TopicCloud) -> int:
     what has no sound end stays: a recovery could not describe it, and its frames may be all that is left of messages.
     """
     status = cloud.status
-    if cloud.is_anew or (status is not None and status.last_error is not None):
+    if cloud.has_rebuilt_records or (status is not None and status.last_error is not None):
         return 0
     head = cloud.registry.head()
     if head is None or not head.first_offset:

@@ -11,7 +11,7 @@ from icestream.metadata import MetadataStore
 from icestream.model.errors import IcestreamError, InvalidRequestError
 from icestream.model.names import TopicName
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.storage.cloud.uploads import TopicUploads, Uploading, UploadStatus
+from icestream.storage.cloud.uploads import TopicUploads, UploadScheduler, UploadStatus
 from icestream.storage.record import TopicRecord
 from icestream.wal import Log, ReadLeases
 
@@ -26,7 +26,7 @@ class TopicCloud:
         store: ObjectStore,
         registry: MetadataRegistry,
         *,
-        uploading: Uploading | None = None,
+        uploading: UploadScheduler | None = None,
         lease_timeout_seconds: float = 60.0,
     ) -> None:
         self.topic = topic
@@ -40,7 +40,7 @@ class TopicCloud:
         self._uploaded_end: int | None = None
         self.changing = threading.Lock()
         """Held while the head is read, changed and written: uploader and retention both do that."""
-        self.is_anew = False
+        self.has_rebuilt_records = False
         """Whether the head was missing in the metadata store though the topic is not new."""
         self.confirmed_end = 0
         """Retention has read back the objects up to this offset: they are complete."""
@@ -120,7 +120,7 @@ class Cloud:
         lease_timeout_seconds: float = 60.0,
     ) -> None:
         self.store = store
-        self.uploading = Uploading(uploader) if uploader is not None and uploader.enabled else None
+        self.uploading = UploadScheduler(uploader) if uploader is not None and uploader.enabled else None
         self._lease_timeout_seconds = lease_timeout_seconds
         self._metadata = metadata
 

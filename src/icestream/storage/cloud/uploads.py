@@ -70,7 +70,7 @@ class UploadStatus:
 
 
 class TopicUploads:
-    """Cycles come one at a time, from the threads of `Uploading`; the rest may be called by anyone."""
+    """Cycles come one at a time, from the threads of `UploadScheduler`; the rest may be called by anyone."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class TopicUploads:
             self.log.sync()
             self.reservation.give_back(end)
         except Exception as error:  # noqa: BLE001 - a topic that fails keeps no other from it
-            _log.warning("offset_reservation_kept", topic=str(self.cloud.topic), error=str(error))
+            _log.warning("offset_reservation_not_returned", topic=str(self.cloud.topic), error=str(error))
             return not isinstance(error, UnavailableError)
         finally:
             self._reserving.release()
@@ -357,7 +357,7 @@ _GIVING_BACK_SHARE = 0.2
 _GIVING_BACK_THREADS = 8
 
 
-class Uploading:
+class UploadScheduler:
     def __init__(self, settings: UploaderSettings) -> None:
         self.settings = settings
         self._changed = threading.Condition()

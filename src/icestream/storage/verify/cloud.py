@@ -23,18 +23,25 @@ from icestream.cloud import (
     topic_key,
 )
 from icestream.model.errors import DamagedError, ObjectNotFoundError
-from icestream.model.frame_bytes import Complete, Corrupt, Scan
-from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, OFFSET, Encoding, conform, slice_from, stream_batches
+from icestream.model.frames import Complete, Corrupt, Scan, SparseIndex
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    MESSAGES_SCHEMA_ID,
+    OFFSET,
+    Encoding,
+    Frame,
+    conform,
+    slice_from,
+    stream_batches,
+)
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
-from icestream.model.sparse_index import SparseIndex
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.record import topic_schema
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.storage.verify.logs import LogView
 from icestream.storage.verify.reconcile import Side, differences
-from icestream.storage.verify.tables import not_aside, rows_not_aside
+from icestream.storage.verify.tables import without_quarantined_frames, without_quarantined_rows
 
 _READ_BYTES = 4 << 20
 
@@ -150,7 +157,7 @@ class CloudAudit:
 
     @cached_property
     def storage(self) -> str:
-        """The topic's kind, as the newest object that can be read says; for who has no log to ask."""
+        """The topic's kind, as the newest object that can be read says; used if there is no log."""
         for descriptor in reversed(self.objects):
             with contextlib.suppress(DamagedError):
                 return str(read_trailer(self._cloud.store, descriptor).record.get("storage", "table"))
@@ -230,8 +237,10 @@ class CloudAudit:
         trailer = read_trailer(store, descriptor)
         schemas = {number: topic_schema(text) for number, text in trailer.schemas.items()}
         frames = (frame for _, frame in ObjectCheck(store, descriptor, trailer.index))
-        for batch in stream_batches(not_aside(frames, aside), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
-            kept = rows_not_aside(batch, aside)
+        for batch in stream_batches(
+            without_quarantined_frames(frames, aside), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}
+        ):
+            kept = without_quarantined_rows(batch, aside)
             if kept.num_rows:
                 yield kept
 

@@ -10,20 +10,20 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from icestream.client import Client, TopicBacklog, TopicDescription
+from icestream.client import Client, TopicDescription
 from icestream.config import Settings
 from icestream.metadata import MetadataStore, keys, open_metadata_store, scan
 from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
-from icestream.model.frames import MESSAGES_SCHEMA_ID, Frame
-from icestream.model.messages import MESSAGE_SCHEMA, OFFSET, slice_from, stream_batches
+from icestream.model.messages import MESSAGE_SCHEMA, MESSAGES_SCHEMA_ID, OFFSET, Frame, slice_from, stream_batches
 from icestream.model.names import TopicName
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
+from icestream.protocol.pipeline import TopicBacklog
 from icestream.storage.cloud.discovery import find_streams
 from icestream.storage.cloud.topic_cloud import Cloud, TopicCloud
 from icestream.storage.facade import open_store
 from icestream.storage.record import TopicRecord, topic_schema
-from icestream.storage.verify.tables import not_aside, rows_not_aside
+from icestream.storage.verify.tables import without_quarantined_frames, without_quarantined_rows
 from icestream.wal import (
     STREAM_FILE,
     LocalFiles,
@@ -34,8 +34,8 @@ from icestream.wal import (
     segment_ranges,
 )
 
-_LOST = "its log is lost: bring it back with `icestream topic recover`, or delete the topic"
-_ONLY_IN_STORE = "only the object store knows of it: bring it back with `icestream topic recover`"
+_LOST = "its log is lost: recover it with `icestream topic recover`, or delete the topic"
+_ONLY_IN_STORE = "only the object store knows of it: recover it with `icestream topic recover`"
 
 
 class Clouds:
@@ -108,7 +108,7 @@ class Clouds:
         self.close()
 
 
-_UNKNOWN = "the broker does not know it, its object store does: bring it back with `icestream topic recover`"
+_UNKNOWN = "the broker does not know it, its object store does: recover it with `icestream topic recover`"
 
 
 class LogView(Protocol):
@@ -174,11 +174,11 @@ class BrokerLogs:
 
     def view(self, topic: TopicName) -> LogView | None:
         while True:
-            answer = self.client.backlog(str(topic))
-            for one in answer.topics:
-                if one.topic == topic:
+            response = self.client.backlog(str(topic))
+            for one in response.topics:
+                if one.name == topic:
                     return _BrokerLog(self.client, one)
-            if answer.complete:
+            if response.complete:
                 return self._without_table(topic)
 
     def _without_table(self, topic: TopicName) -> LogView | None:
@@ -201,7 +201,7 @@ class _BrokerLog:
 
     @property
     def topic(self) -> TopicName:
-        return self.backlog.topic
+        return self.backlog.name
 
     @property
     def stream_id(self) -> str:
@@ -247,16 +247,18 @@ class _BrokerLog:
         reader = self.client.read_frames(self.topic, self.stream_id, start, self.durable_end)
         for frames in reader:
             schemas = {number: topic_schema(text) for number, text in reader.schemas.items()}
-            for batch in stream_batches(not_aside(frames, aside), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
-                kept = rows_not_aside(slice_from(batch, start, self.durable_end), aside)
+            for batch in stream_batches(
+                without_quarantined_frames(frames, aside), {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}
+            ):
+                kept = without_quarantined_rows(slice_from(batch, start, self.durable_end), aside)
                 if kept.num_rows:
                     yield kept
 
 
 def _as_backlog(topic: TopicDescription) -> TopicBacklog:
-    """A topic without a table is none that waits for the pipeline; this is what it would be told of it."""
+    """Describe a topic without a table as the backlog would describe it, if it listed such topics."""
     return TopicBacklog(
-        topic=TopicName.parse(topic.topic),
+        topic=topic.topic,
         stream_id=topic.stream_id,
         epoch=topic.epoch,
         schema=None,
@@ -321,22 +323,22 @@ class _DirectoryLog:
         return [f"{problem.file}, byte {problem.position}: {problem.reason}" for problem in self.report.problems]
 
     def batches(self, aside: OffsetRanges = NO_OFFSETS) -> Iterator[pa.RecordBatch]:
-        frames = not_aside(self._frames(), aside)
+        frames = without_quarantined_frames(self._frames(), aside)
         schemas = {
             number: topic_schema(text) for number, text in load_stream(self.files, self.directory).schemas.items()
         }
         for batch in stream_batches(frames, {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA, **schemas}):
-            kept = rows_not_aside(slice_from(batch, self.start_offset), aside)
+            kept = without_quarantined_rows(slice_from(batch, self.start_offset), aside)
             if kept.num_rows:
                 yield kept
 
     def _frames(self) -> Iterator[Frame]:
         expected: int | None = None
         for base_offset in segment_offsets(self.files, self.directory):
-            for piece in segment_ranges(self.files, self.directory, base_offset):
-                if piece.complete is None:
+            for found in segment_ranges(self.files, self.directory, base_offset):
+                if found.complete is None:
                     continue
-                frame = piece.complete.frame
+                frame = found.complete.frame
                 if expected is not None and frame.base_offset != expected:
                     raise DamagedError(
                         f"offset {frame.base_offset} follows where {expected} was to come",

@@ -110,7 +110,7 @@ class Side:
 
 _MISSING = "messages that the log holds are not in the table"
 _MISSING_ALONE = "offsets are not in the table, and the log no longer reaches there"
-_TWICE = "messages stand in the table more than once"
+_TWICE = "the table has messages more than once"
 _BEYOND = "the table holds messages that its ledger does not count"
 _BACK = "rows come behind rows with larger offsets: a file's offsets are not as they are described"
 _MAX_RUNS = 50

@@ -10,8 +10,7 @@ import pyarrow as pa
 from icestream.config import Settings
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import DamagedError
-from icestream.model.frames import Frame
-from icestream.model.messages import OFFSET, Encoding, slice_from
+from icestream.model.messages import OFFSET, Encoding, Frame, slice_from
 from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
@@ -48,7 +47,7 @@ def find_all(topic: TopicName, tables: FindTable) -> list[TopicTable]:
     return [table for table in found if table is not None]
 
 
-def reach(tables: Sequence[TopicTable]) -> int:
+def highest_committed_offset(tables: Sequence[TopicTable]) -> int:
     """Return the committed offset of the table that reaches farthest."""
     return max((table.ledger.committed_offset for table in tables), default=0)
 
@@ -150,14 +149,14 @@ def check_quarantine(table: TopicTable, report: Verification) -> None:
             report.add(Finding("damaged", text, entry.first_offset, entry.end_offset - 1, error.place))
 
 
-def not_aside(frames: Iterable[Frame], aside: OffsetRanges) -> Iterator[Frame]:
+def without_quarantined_frames(frames: Iterable[Frame], aside: OffsetRanges) -> Iterator[Frame]:
     """The frames, with those that are wholly in quarantine as if a repair had given them up."""
     for frame in frames:
         is_aside = bool(aside) and next(aside.gaps(frame.base_offset, frame.end_offset), None) is None
         yield frame._replace(encoding=Encoding.LOST, body=b"") if is_aside else frame
 
 
-def rows_not_aside(batch: pa.RecordBatch, aside: OffsetRanges) -> pa.RecordBatch:
+def without_quarantined_rows(batch: pa.RecordBatch, aside: OffsetRanges) -> pa.RecordBatch:
     """Of a batch, what is not in quarantine: a part of its last frame may be, never one in its middle."""
     if not aside or not batch.num_rows:
         return batch

@@ -19,8 +19,8 @@ from icestream.storage.verify.tables import (
     TableLayoutAudit,
     check_quarantine,
     find_all,
+    highest_committed_offset,
     note_plain_files,
-    reach,
 )
 from icestream.table import TopicTable, ordered_scan, read_contents
 
@@ -80,7 +80,7 @@ def verify_topic(
 
 def _check_catalog(known: int, tables: Sequence[TopicTable], report: Verification) -> None:
     """A broker that has seen more in the table than these settings show reads another catalog."""
-    found = reach(tables)
+    found = highest_committed_offset(tables)
     if found < known:
         text = f"the broker has read {known} messages in the table, the catalog of these settings has {found}"
         report.add(Finding("ledger", f"{text}: give the broker's own --data or --config"))
@@ -95,7 +95,7 @@ def _verify_other(
     report: Verification,
     progress: Progress,
 ) -> None:
-    """A second table of the topic, against log and cloud like the first; what it adds is told with its name."""
+    """Verify the topic's second table; prefix its notes with its name."""
     own = Verification(table.name)
     audit = CloudAudit(cloud, own) if cloud is not None else None
     _verify(_join(topic, log, audit, own), table, own, progress, also=[one for one in tables if one is not table])
@@ -151,7 +151,7 @@ def _verify(
     if log is not None and ledger.committed_offset > log.durable_end:
         text = f"the table counts messages below {ledger.committed_offset}, the log ends at {log.durable_end}"
         report.add(Finding("ledger", text, log.durable_end, ledger.committed_offset - 1))
-    if log is not None and ledger.committed_offset < log.start_offset <= reach(also):
+    if log is not None and ledger.committed_offset < log.start_offset <= highest_committed_offset(also):
         behind = f"{log.start_offset - ledger.committed_offset} messages before the log are in another table alone"
         report.notes.append(f"it is behind: {behind}")
     elif log is not None and ledger.committed_offset < log.start_offset:

@@ -17,7 +17,7 @@ import structlog
 
 from icestream.config import Settings, is_within
 from icestream.model.errors import InvalidRequestError
-from icestream.model.names import TopicName, copied
+from icestream.model.names import TopicName, topic_of_table
 from icestream.table.catalogs import warehouse_location
 
 LAYOUT = "icestream.layout"
@@ -68,7 +68,7 @@ def _default_location(settings: Settings) -> str | None:
 
 def copy_properties(settings: Settings, table: TopicName) -> dict[str, str]:
     """Return the properties that only a Parquet copy has."""
-    topic = copied(table)
+    topic = topic_of_table(table)
     return {LAYOUT: HIVE, DATA_PATH: f"{parquet_location(settings)}/{topic.namespace}/{topic.name}"}
 
 
@@ -90,7 +90,7 @@ def warn_if_moved(settings: Settings, table: TopicName, folder: str) -> None:
         wanted = copy_properties(settings, table)[DATA_PATH]
         if wanted != folder:
             _log.warning(
-                "parquet_copy_keeps_its_folder",
+                "parquet_folder_setting_ignored",
                 table=str(table),
                 folder=folder,
                 configured=wanted,

@@ -11,10 +11,10 @@ Therefore:
 3. Delete the files of step 1. *Killed here: the next run deletes the rest.*
 
 No committed file is lost, however many pipelines run. A commit to a copy names the snapshot that its pass was planned
-on, and is never repeated on another snapshot with the same files (`icestream.pipeline.commit`). A file listed in step 1
-was written by a pass that was planned on the loaded snapshot or an older one. If that pass commits between steps 1 and
-2, the fence is refused. If not, no commit can name the file after the fence. A pass that is planned after the fence
-writes its files after the listing.
+on, and is never repeated on another snapshot with the same files (`icestream.pipeline.one_pass`). A file listed in
+step 1 was written by a pass that was planned on the loaded snapshot or an older one. If that pass commits between steps
+1 and 2, the fence is refused. If not, no commit can name the file after the fence. A pass that is planned after the
+fence writes its files after the listing.
 
 A pipeline whose commit is refused deletes its files and plans again. Two pipelines that clean at the same time cost
 each other one pass. Only the days from the last committed hour on are listed: publish times do not go back, so files
@@ -29,13 +29,13 @@ import structlog
 from pyiceberg.manifest import ManifestFile
 
 from icestream.model.errors import CommitConflictError, InvalidRequestError
-from icestream.table.catalogs import reporting
+from icestream.table.catalogs import catalog_errors
 from icestream.table.files import DurableFileIO
 from icestream.table.parquet_copy.layout import data_path, first_hour_of_day, first_hour_of_folder, own_file_pattern
 from icestream.table.planning import FilePlan
 
 if TYPE_CHECKING:
-    from icestream.table.topic_table import TopicTable
+    from icestream.table.tables import TopicTable
     from icestream.table.writer import WrittenFile
 
 _MAX_TRIES = 10
@@ -55,7 +55,7 @@ def remove_leftovers(table: "TopicTable") -> "TopicTable":
         except CommitConflictError:
             table = table.refresh()
             continue
-        with reporting("remove leftovers", str(table.name)):
+        with catalog_errors("remove leftovers", str(table.name)):
             _io(table).remove_listed(data_path(table.properties), found)
         _log.info("uncommitted_parquet_files_removed", table=str(table.name), files=len(found))
         return fenced
@@ -66,7 +66,7 @@ def remove_leftovers(table: "TopicTable") -> "TopicTable":
 
 def find_leftovers(table: "TopicTable") -> list[str]:
     """Return the store's paths of files in the copy's folders that no snapshot names: step 1."""
-    with reporting("list files", str(table.name)):
+    with catalog_errors("list files", str(table.name)):
         last = _last_hour(table)
         first_hour = None if last is None else first_hour_of_day(last)
         listed = dict(_listed(table, first_hour))
@@ -100,7 +100,7 @@ def discard_files(table: "TopicTable", files: "Iterable[WrittenFile]") -> None:
 
 def remove_own_files(table: "TopicTable") -> None:
     """Delete the files of a dropped copy that are still in its folders."""
-    with reporting("remove files", str(table.name)):
+    with catalog_errors("remove files", str(table.name)):
         folder, own = data_path(table.properties), own_file_pattern(table.iceberg.metadata.table_uuid)
         found = _io(table).list_files(folder)
         _io(table).remove_listed(folder, (path for below, path in found.items() if own.fullmatch(_name(below))))

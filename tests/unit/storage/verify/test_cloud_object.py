@@ -10,7 +10,7 @@ from tests.cloud_objects import CloudStage
 
 from icestream.cloud import ObjectDescriptor
 from icestream.model.errors import DamagedError
-from icestream.model.sparse_index import SparseIndex
+from icestream.model.frames import SparseIndex
 from icestream.storage.verify.cloud import ObjectCheck, read_trailer
 
 

@@ -3,9 +3,9 @@
 from typing import Any, NoReturn, cast
 
 from icestream.client import Client
-from icestream.client.pipeline import PipelineBacklog, TopicBacklog
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import TopicName
+from icestream.protocol.pipeline import PipelineBacklog, TopicBacklog
 from icestream.storage.verify import BrokerLogs, Verification
 from icestream.storage.verify.tables import TableLayoutAudit
 from icestream.table.contents import StoredFile, TableContents
@@ -27,7 +27,7 @@ class OpeningBroker:
 
 
 def test_a_broker_that_still_opens_logs_is_asked_again() -> None:
-    backlog = TopicBacklog(TOPIC, "stream-1", 1, None, (), (), 0, 5, 100)
+    backlog = TopicBacklog(str(TOPIC), "stream-1", 1, None, (), (), 0, 5, 100)
     broker = OpeningBroker(PipelineBacklog("a-0", False, []), PipelineBacklog("a-1", True, [backlog]))
     view = BrokerLogs(cast("Client", broker)).view(TOPIC)
     assert view is not None
