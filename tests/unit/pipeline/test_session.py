@@ -1,3 +1,4 @@
+import importlib
 import sys
 import zipfile
 from pathlib import Path
@@ -55,9 +56,15 @@ def test_an_archive_of_classes_is_used_where_it_was_made(tmp_path: Path, monkeyp
 def test_archives_leave_the_path_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "code.zip"
     with zipfile.ZipFile(archive, "w") as content:
-        content.writestr("some_module.py", "")
+        for name in ("some_package/", "some_package/part/"):
+            content.writestr(name, "")
     before = list(sys.path)
     monkeypatch.setattr(sys, "path", [str(archive), *before])
+    importlib.import_module("some_package.part")
     leave_archives()
     assert str(archive) not in sys.path
     assert set(sys.path) <= set(before)
+    # Python reads the directory of an archive again for a package in it, at every task.
+    assert not [name for name in sys.modules if name.startswith("some_package")]
+    importlib.invalidate_caches()
+    assert not [entry for entry in sys.path_importer_cache if entry.startswith(str(archive))]

@@ -5,7 +5,8 @@ seconds, and again whenever Spark has ended idle workers.
 
 Spark puts archives (its own Python code, its core jar) on the path of workers, and clears Python's import caches before
 each task. Reading the archives' directories again took longer than a small task. So archives are taken off the path if
-the same code is installed as plain files.
+the same code is installed as plain files. Packages that were found in an archive before go too: Python's `pickle` looks
+for a package `org`, and the core jar has one.
 """
 
 import ctypes
@@ -15,7 +16,7 @@ import os
 import signal
 import sys
 import traceback
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -27,6 +28,15 @@ def leave_archives() -> None:
     sys.path_importer_cache.clear()
     if importlib.util.find_spec("pyspark") is None:
         sys.path[:] = everything
+        return
+    archives = tuple(set(everything) - set(plain))
+    found = [name for name, module in sys.modules.items() if _is_in(archives, module)]
+    for name in found:
+        del sys.modules[name]
+
+
+def _is_in(archives: tuple[str, ...], module: ModuleType) -> bool:
+    return any(path.startswith(archives) for path in getattr(module, "__path__", ()))
 
 
 def print_unless_left() -> None:
