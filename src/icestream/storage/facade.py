@@ -34,9 +34,9 @@ from icestream.storage.read_only import ReadOnlyStorage
 from icestream.storage.record import TopicRecord
 from icestream.storage.retention import Retention
 from icestream.storage.stats import topic_stats
-from icestream.storage.subscribing import MessageStream, TopicSource, store_dead_letters
+from icestream.storage.subscribing import MessageStream, store_dead_letters
 from icestream.storage.table_watch import TableWatch
-from icestream.storage.topic import ReadContext, Topic
+from icestream.storage.topic import ReadContext, Topic, TopicSource
 from icestream.storage.topics import Topics
 from icestream.subscription import ConsumerSession, Progress, SubscriptionOptions, Subscriptions
 from icestream.wal import Append, CommitPool, FrameCache, LocalFiles, LogContext, LogOptions, LogState

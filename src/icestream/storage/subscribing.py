@@ -1,82 +1,20 @@
-"""A topic as the source of subscriptions, the store of dead letters, and messages for asyncio programs."""
+"""Dead letters into their topic, and a subscription's messages for asyncio programs."""
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
-from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError
-from icestream.model.filters import Filter
-from icestream.model.messages import MESSAGE_SCHEMA, PUBLISH_TIME, Message, conform, messages_of
+from icestream.model.errors import ClosedError, InvalidMessageError
+from icestream.model.messages import MESSAGE_SCHEMA, Message, conform, messages_of
 from icestream.model.names import TopicName
-from icestream.model.offsets import StartPosition
 from icestream.model.units import GIB
-from icestream.reader import TopicReader
-from icestream.storage.topic import Topic
 from icestream.storage.topics import Topics
 from icestream.subscription import ConsumerSession
-from icestream.wal import LogState
-
-
-class TopicSource:
-    """A topic as `icestream.subscription.SubscriptionSource`. Its log is opened when a consumer comes."""
-
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
-        self._known_time: tuple[int, int | None] = (-1, None)
-
-    @property
-    def name(self) -> TopicName:
-        return self._topic.name
-
-    @property
-    def stream_id(self) -> str:
-        return self._topic.record.stream_id
-
-    @property
-    def stream_schema(self) -> pa.Schema:
-        return self._topic.stream_schema
-
-    @property
-    def durable_end(self) -> int:
-        return self._topic.log.durable_end
-
-    @property
-    def listeners(self) -> set[Callable[[], None]]:
-        return self._topic.log.listeners
-
-    @property
-    def mean_message_bytes(self) -> float:
-        log = self._topic.log
-        return log.nbytes / max(1, log.durable_end - log.start_offset)
-
-    def start_offset_of(self, position: StartPosition, /) -> int:
-        return self._topic.start_offset_of(position)
-
-    def time_at(self, offset: int, /) -> int | None:
-        if self._known_time[0] != offset:
-            reader = self.reader(offset)
-            with contextlib.closing(reader):
-                batches = [batch for batch in reader.read(1) if batch.num_rows]
-            self._known_time = offset, batches[0].column(PUBLISH_TIME)[0].value if batches else None
-        return self._known_time[1]
-
-    def in_memory(self, offset: int, /) -> bool:
-        return self._topic.log.cache.holds(offset)
-
-    def reader(self, offset: int, /, *, where: Filter | None = None) -> TopicReader:
-        return self._topic.reader(StartPosition.offset(offset), where=where)
-
-    def gone_error(self) -> IcestreamError | None:
-        try:
-            return self._topic.gone_error() if self._topic.log.state is LogState.CLOSED else None
-        except IcestreamError as error:
-            return error
 
 
 def store_dead_letters(topics: Topics, name: TopicName, origin: TopicName, batch: pa.RecordBatch) -> None:

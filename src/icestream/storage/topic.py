@@ -1,5 +1,6 @@
 """One topic: its record, its log, and reading over all tiers."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from icestream.model.messages import (
     MAX_BATCH_MESSAGES,
     MESSAGE_SCHEMA,
     MESSAGES_SCHEMA_ID,
+    PUBLISH_TIME,
     Frame,
     LoneMessage,
     check_and_encode,
@@ -39,7 +41,7 @@ from icestream.protocol.admin import TopicAttributes, TopicDescription, TopicSum
 from icestream.reader import CloudTier, LogTier, Selection, TableTier, Tail, Tails, Tier, TopicReader, resolve
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.record import TopicRecord, topic_schema
-from icestream.wal import Log, Payload, prepare
+from icestream.wal import Log, LogState, Payload, prepare
 
 if TYPE_CHECKING:
     from icestream.model.filters import Filter
@@ -401,3 +403,59 @@ class Topic:
                 for tier in self._tiers:
                     tier.close()
                 self._log.close()
+
+
+class TopicSource:
+    """A topic as `icestream.subscription.SubscriptionSource`. Its log is opened when a consumer comes."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._known_time: tuple[int, int | None] = (-1, None)
+
+    @property
+    def name(self) -> TopicName:
+        return self._topic.name
+
+    @property
+    def stream_id(self) -> str:
+        return self._topic.record.stream_id
+
+    @property
+    def stream_schema(self) -> pa.Schema:
+        return self._topic.stream_schema
+
+    @property
+    def durable_end(self) -> int:
+        return self._topic.log.durable_end
+
+    @property
+    def listeners(self) -> set[Callable[[], None]]:
+        return self._topic.log.listeners
+
+    @property
+    def mean_message_bytes(self) -> float:
+        log = self._topic.log
+        return log.nbytes / max(1, log.durable_end - log.start_offset)
+
+    def start_offset_of(self, position: StartPosition, /) -> int:
+        return self._topic.start_offset_of(position)
+
+    def time_at(self, offset: int, /) -> int | None:
+        if self._known_time[0] != offset:
+            reader = self.reader(offset)
+            with contextlib.closing(reader):
+                batches = [batch for batch in reader.read(1) if batch.num_rows]
+            self._known_time = offset, batches[0].column(PUBLISH_TIME)[0].value if batches else None
+        return self._known_time[1]
+
+    def in_memory(self, offset: int, /) -> bool:
+        return self._topic.log.cache.holds(offset)
+
+    def reader(self, offset: int, /, *, where: "Filter | None" = None) -> TopicReader:
+        return self._topic.reader(StartPosition.offset(offset), where=where)
+
+    def gone_error(self) -> IcestreamError | None:
+        try:
+            return self._topic.gone_error() if self._topic.log.state is LogState.CLOSED else None
+        except IcestreamError as error:
+            return error

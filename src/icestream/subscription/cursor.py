@@ -21,8 +21,7 @@ from icestream.model.messages import OFFSET, PUBLISH_TIME, conform
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.subscription.modes import slots_of
-from icestream.subscription.offset_ranges import MAX_OFFSET, Offsets, Ranges, clipped, expanded, merged
-from icestream.subscription.progress import Progress
+from icestream.subscription.progress import MAX_OFFSET, Offsets, Progress, Ranges, clipped, expanded, merged
 from icestream.subscription.window import Mask, Rows, Window
 
 READ_BYTES = 1 << 20

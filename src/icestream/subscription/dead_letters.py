@@ -16,8 +16,8 @@ import structlog
 from icestream.model.messages import ATTRIBUTES, ENVELOPE_COLUMNS, OFFSET, STREAM_SCHEMA
 from icestream.model.names import TopicName
 from icestream.subscription.cursor import SubscriptionSource
-from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, ranges_where
 from icestream.subscription.options import SubscriptionOptions
+from icestream.subscription.progress import Offsets, Ranges, as_ranges, ranges_where
 
 _log = structlog.get_logger(__name__)
 _READ_BYTES = 1 << 20

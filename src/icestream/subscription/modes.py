@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from icestream.model.enums import SubscriptionType
 from icestream.model.messages import KEY
-from icestream.subscription.offset_ranges import Offsets
+from icestream.subscription.progress import Offsets
 from icestream.subscription.window import Mask
 
 # Key slots

@@ -34,9 +34,8 @@ from icestream.subscription.cursor import (
     delivery_schema,
 )
 from icestream.subscription.modes import make_mode
-from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges
 from icestream.subscription.options import SubscriptionOptions
-from icestream.subscription.progress import Progress, SubscriptionRecord
+from icestream.subscription.progress import Offsets, Progress, Ranges, SubscriptionRecord, as_ranges
 from icestream.subscription.window import MessageState, Rows
 
 _MAX_DEAD_AT_ONCE = 10_000

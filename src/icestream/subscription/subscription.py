@@ -38,9 +38,17 @@ from icestream.protocol.subscribe import MAX_DELAY_MS, SubscriptionDescription, 
 from icestream.subscription.cursor import CursorLimits, SubscriptionSource, delivery_schema
 from icestream.subscription.dead_letters import DeadLetters
 from icestream.subscription.hub import Hub
-from icestream.subscription.offset_ranges import Offsets, Ranges, as_ranges, clipped, total
 from icestream.subscription.options import SubscriptionOptions
-from icestream.subscription.progress import Progress, ProgressWriter, SubscriptionRecord
+from icestream.subscription.progress import (
+    Offsets,
+    Progress,
+    ProgressWriter,
+    Ranges,
+    SubscriptionRecord,
+    as_ranges,
+    clipped,
+    total,
+)
 from icestream.subscription.state import ConnectedConsumer, Credit, SubscriptionState
 
 DEFAULT_CREDIT_MESSAGES = 10_000

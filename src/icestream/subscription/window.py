@@ -10,8 +10,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from icestream.subscription.offset_ranges import Offsets, Ranges, clipped, expanded, ranges_where
-from icestream.subscription.progress import MAX_PENDING, PENDING_COLUMNS, Pending
+from icestream.subscription.progress import (
+    MAX_PENDING,
+    PENDING_COLUMNS,
+    Offsets,
+    Pending,
+    Ranges,
+    clipped,
+    expanded,
+    ranges_where,
+)
 
 Rows = npt.NDArray[np.int64]
 """Indexes in the arrays; valid until the window grows."""

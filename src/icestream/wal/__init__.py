@@ -50,9 +50,8 @@ from icestream.wal.inspect import LogProblem, LogReport, inspect_directory, segm
 from icestream.wal.log import Log, LogState
 from icestream.wal.options import LogContext, LogOptions
 from icestream.wal.producers import Producers
-from icestream.wal.range_split import split_range
 from icestream.wal.read_leases import ReadLease, ReadLeases
-from icestream.wal.reader import LogReader, check_offset, find_segment, offset_at_time, time_at_offset
+from icestream.wal.reader import LogReader, check_offset, find_segment, offset_at_time, split_range, time_at_offset
 from icestream.wal.records import STREAM_FILE, StreamInfo, load_stream, read_record, write_record
 from icestream.wal.repair import RepairReport, repair_directory
 from icestream.wal.restore import LogStart, restore_log

@@ -19,8 +19,7 @@ from icestream.model.errors import (
 )
 from icestream.model.offsets import StartPosition
 from icestream.subscription import SubscriptionOptions, Subscriptions
-from icestream.subscription.offset_ranges import as_ranges, expanded
-from icestream.subscription.progress import Progress
+from icestream.subscription.progress import Progress, as_ranges, expanded
 
 KEY = keys.subscription_progress("sub", TOPIC)
 
