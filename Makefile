@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # `lanes` runs kinds of tests side by side, the longest first; `xdist` hands files of tests to two workers.
 RUNNER ?= lanes
 KINDS_OF_TESTS := "pytest tests/fault" "pytest tests/integration" "pytest tests/unit tests/conformance tests/property" "pytest tests/e2e"
-RUN_lanes = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 2 $(KINDS_OF_TESTS)
+RUN_lanes = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 3 $(KINDS_OF_TESTS)
 RUN_xdist = $(BIN)/pytest --numprocesses 2 --dist loadfile tests/fault tests/integration tests/e2e tests/conformance tests/property tests/unit
 
 .DEFAULT_GOAL := help

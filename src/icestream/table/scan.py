@@ -143,7 +143,8 @@ _BUFFER_BYTES = 1024 * 1024
 
 _MISSING = re.compile("NO_SUCH_KEY|RESOURCE_NOT_FOUND|Path does not exist")
 _UNDECODABLE = re.compile(
-    "Corrupt|could not verify page integrity|"
+    "Corrupt|could not verify page integrity|Invalid page header|Unknown encoding type|Number of decoded|"
+    "Dictionary page|Column cannot have more than one dictionary|Not yet implemented|"
     "Unexpected end of stream|Couldn't deserialize|Deserializing|\\w+Codec failed|ZSTD|Lz4"
 )
 
@@ -235,8 +236,21 @@ class OpenFile:
     def _chosen(self, group: RowGroup, rows: int, columns: list[str]) -> Iterator[pa.Table]:
         """Yield the matching ones of each `rows` rows of a row group, in the file's order."""
         is_inside = self._is_inside(group)
+        count = 0
         for part in self._parquet().iter_batches(rows, [group.number], columns, use_threads=False):
+            count += part.num_rows
             yield self._request.chosen(pa.Table.from_batches([self._names.renamed(part)]), is_inside=is_inside)
+        self._check_complete(group.number, count)
+
+    def _check_complete(self, number: int, count: int) -> None:
+        """Raise unless a row group gave all its rows: Arrow skips a page whose damaged header names another type."""
+        expected = self._metadata.row_group(number).num_rows
+        if count != expected:
+            raise DamagedError(
+                f"a data file is damaged: row group {number} gives {count} of its {expected} rows",
+                operation="read table",
+                place=self.planned.path,
+            )
 
     def _sorted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         offset = self._request.columns.offset
@@ -315,7 +329,9 @@ class OpenFile:
         return None
 
     def _offsets(self, number: int) -> pa.ChunkedArray:
-        return self._parquet().read_row_group(number, columns=[self._offset], use_threads=False).column(0)
+        offsets = self._parquet().read_row_group(number, columns=[self._offset], use_threads=False).column(0)
+        self._check_complete(number, len(offsets))
+        return offsets
 
     def _parquet(self) -> pq.ParquetFile:
         """Return a reader for one row group. A reader is for one thread; threads share the file below it."""

@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
 from tests.plain_files import COPY, NAME, Place, offsets_by_glob
 from tests.reading import TOPIC
@@ -263,8 +264,10 @@ def test_verify_finds_what_is_wrong_with_the_second_table(place: Place) -> None:
     report = place.verify()
     assert (report.parquet_offset, report.parquet_files, report.parquet_rows) == (20, 1, 20)
     file = next(place.folder.rglob("*.parquet"))
+    chunk = pq.read_metadata(file).row_group(0).column(0)
     data = bytearray(file.read_bytes())
-    data[len(data) // 3] ^= 1
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[begin + chunk.total_compressed_size - 1] ^= 1  # the last byte of a page
     file.write_bytes(bytes(data))
     with pytest.raises(AssertionError, match="/parquet/default/events/date="):
         place.verify()

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.table.conftest import MEMORY_BYTES, OpenTable, append, local, messages
 
 from icestream.model.errors import DamagedError, InvalidRequestError
+from icestream.model.filters import Filter
 from icestream.table import TopicTable
 from icestream.table.contents import read_contents
 from icestream.table.scan import ReadLimits, RowGroup, ordered_scan
@@ -138,3 +139,23 @@ def test_a_flipped_bit_in_a_page_is_damage_and_never_another_value(open_table: O
         except DamagedError:
             damaged += 1
     assert damaged
+
+
+@pytest.mark.parametrize("where", [None, "offset >= 0"])
+def test_a_flipped_bit_in_a_page_header_is_damage_and_hides_no_row(open_table: OpenTable, where: str | None) -> None:
+    table = filled(open_table(), commits=1)
+    place = read_contents(table).files[0].path
+    chunk = pq.ParquetFile(local(place)).metadata.row_group(0).column(0)
+    content = local(place).read_bytes()
+    begin = chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset
+    places = []
+    for position in range(begin, begin + 24):
+        flipped = bytearray(content)
+        flipped[position] ^= 1
+        local(place).write_bytes(flipped)
+        try:
+            rows = ordered_scan(table, where=Filter.parse(where) if where else None)
+            assert sum(batch.num_rows for batch in rows) == 250
+        except DamagedError as error:
+            places.append(error.place)
+    assert set(places) == {place}
