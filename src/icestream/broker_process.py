@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from icestream.model.errors import UnavailableError
@@ -46,6 +46,9 @@ class BrokerProcess:
     OpenTelemetry doors. `environ` has settings (`{"ICESTREAM_WAL__SYNC_MODE": "os"}`), `arguments` more flags. The log
     goes to `log_file`, by default `broker.log` in the data directory.
     """
+
+    spawn: ClassVar[Callable[..., Any]] = subprocess.Popen
+    """Starts the process. Tests that start many brokers fork them instead."""
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class BrokerProcess:
         ports |= dict.fromkeys(self._shut_doors, -1)
         flags = [f"--{door.replace('_', '-')}-port={port}" for door, port in ports.items()]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = self.spawn(
                 [sys.executable, "-m", "icestream.cli", "serve", f"--data={self.data_dir}", *flags, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
