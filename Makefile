@@ -41,7 +41,7 @@ servers: setup ## install the servers and jars that tests need into the cache fo
 demo: setup ## publish, crash, replay, commit to Iceberg and verify, on this machine
 	@$(BIN)/icestream demo
 
-test: check servers ## everything that must pass: check, then all tests, two at a time
+test: check servers ## everything that must pass: check, then all tests, three kinds at a time
 	@$(RUN_$(RUNNER))
 
 check: setup ## lint, types, layers, dependencies, mutants' targets
