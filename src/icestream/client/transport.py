@@ -103,7 +103,7 @@ class Connection:
                 results = list(self._client.do_action(fl.Action(name, body), options))
             except (fl.FlightError, pa.ArrowException) as error:
                 failure = self.typed(error, name)
-                if not (retries and _not_sent(error)):
+                if not (retries and (_not_sent(error) or _connection_worn_out(error))):
                     raise failure from error
                 retries -= 1  # the broker may be back since the channel last tried: try once more on the new channel
             else:
@@ -193,6 +193,11 @@ def _error_fields(error: Exception) -> dict[str, Any] | None:
 def _not_sent(error: Exception) -> bool:
     """Tell whether the call failed before it could have had any effect."""
     return isinstance(error, fl.FlightUnavailableError) and "failed to connect" in str(error)
+
+
+def _connection_worn_out(error: Exception) -> bool:
+    """Tell whether the broker's gRPC closed a connection that was silent for minutes, because of our keepalive."""
+    return isinstance(error, fl.FlightUnavailableError) and "too many pings" in str(error).lower()
 
 
 def _first_sentence(error: Exception) -> str:

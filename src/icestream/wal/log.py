@@ -358,11 +358,11 @@ class Log:
     def _refusal(self) -> IcestreamError:
         if isinstance(self._failure, DamagedError):
             return self._failure
-        if self.state is LogState.FAILED:
-            return log_unavailable(
-                "the log cannot be written", self._failure, operation="append", place=str(self.directory)
-            )
-        return ClosedError("the log is closed", operation="append", place=str(self.directory))
+        if self._closing and self.state is not LogState.FAILED:
+            return ClosedError("the log is closed", operation="append", place=str(self.directory))
+        # There is no failure any more if another thread has reopened the log since this one looked.
+        failure = self._failure or OSError("it is being reopened")
+        return log_unavailable("the log cannot be written", failure, operation="append", place=str(self.directory))
 
     def revive(self) -> bool:
         """Recover after a failure without waiting for the next append. Return whether the log can be used."""

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.wal.conftest import batch, bodies
 
 from icestream.model.enums import SyncMode
-from icestream.model.errors import ClosedError, SequenceError, UnavailableError
+from icestream.model.errors import ClosedError, LogUnavailableError, SequenceError, UnavailableError
 from icestream.wal import Log, LogReader, LogState, offset_at_time
 from icestream.wal.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, segment_path
 
@@ -259,3 +259,15 @@ def test_listeners_hear_of_a_segment_that_was_sealed_by_its_age(open_log: OpenLo
     log.listeners.add(lambda: heard.append(len(log.snapshot.sealed)))
     log.rotate_if_old()
     assert heard == [1]
+
+
+def test_a_batch_that_meets_a_log_while_it_is_reopened_may_be_sent_again(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    seen = iter([LogState.OPEN, LogState.FAILED])  # failed when the batch comes, and reopened right afterwards
+    monkeypatch.setattr(Log, "state", property(lambda _: next(seen, LogState.OPEN), lambda *_: None), raising=False)
+    with pytest.raises(LogUnavailableError, match="being reopened") as raised:
+        log.append(batch("x"))
+    assert raised.value.retryable
+    assert log.append(batch("x")).base_offset == 0

@@ -1,0 +1,50 @@
+"""Calls whose connection has ended."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from icestream.client.endpoint import BrokerEndpoint
+from icestream.client.transport import Connection
+from icestream.model.errors import UnavailableError
+
+
+class EndingClient:
+    """A Flight client whose first calls fail, each with one of these texts."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = list(texts)
+        self.calls = 0
+
+    def do_action(self, _action: fl.Action, _options: fl.FlightCallOptions) -> list[fl.Result]:
+        self.calls += 1
+        if self._texts:
+            raise fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {self._texts.pop(0)}")
+        return [fl.Result(pa.py_buffer(b'{"done": true}'))]
+
+    def close(self) -> None:
+        pass
+
+
+def connection_to(client: Any, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    monkeypatch.setattr(fl, "FlightClient", lambda *_, **__: client)
+    return Connection(BrokerEndpoint("grpc://127.0.0.1:1"), timeout_s=1)
+
+
+@pytest.mark.parametrize("text", ["failed to connect to all addresses", "Too many pings"])
+def test_a_call_is_made_again_on_a_new_connection(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = EndingClient(text)
+    assert connection_to(client, monkeypatch).action("describe_topic", {}) == {"done": True}
+    assert client.calls == 2
+
+
+@pytest.mark.parametrize("texts", [["Too many pings"] * 2, ["the connection was reset"]])
+def test_a_call_that_may_have_had_an_effect_or_fails_again_is_not(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = EndingClient(*texts)
+    with pytest.raises(UnavailableError):
+        connection_to(client, monkeypatch).action("describe_topic", {})
+    assert client.calls == len(texts)
