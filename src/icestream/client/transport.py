@@ -72,6 +72,27 @@ _CHANNEL = [
 ]
 
 
+_REPEATABLE = frozenset(
+    [
+        "backlog",
+        "cloud_objects",
+        "cut_range",
+        "describe_subscription",
+        "describe_topic",
+        "flush_topic",
+        "list_subscriptions",
+        "list_topics",
+        "open_producer",
+        "ping",
+        "recoverable_topics",
+        "stats",
+        "tenant_stats",
+        "wait_committed",
+    ]
+)
+"""Calls that may be made twice: they read, or the second one changes nothing."""
+
+
 class Connection:
     """Flight calls to one broker. Safe to use from several threads."""
 
@@ -103,7 +124,7 @@ class Connection:
                 results = list(self._client.do_action(fl.Action(name, body), options))
             except (fl.FlightError, pa.ArrowException) as error:
                 failure = self.typed(error, name)
-                if not (retries and (_not_sent(error) or _connection_worn_out(error))):
+                if not (retries and (_not_sent(error) or (name in _REPEATABLE and _closed_by_ping_policy(error)))):
                     raise failure from error
                 retries -= 1  # the broker may be back since the channel last tried: try once more on the new channel
             else:
@@ -195,8 +216,11 @@ def _not_sent(error: Exception) -> bool:
     return isinstance(error, fl.FlightUnavailableError) and "failed to connect" in str(error)
 
 
-def _connection_worn_out(error: Exception) -> bool:
-    """Tell whether the broker's gRPC closed a connection that was silent for minutes, because of our keepalive."""
+def _closed_by_ping_policy(error: Exception) -> bool:
+    """Tell whether gRPC closed a connection that was silent for minutes, because of our keepalive.
+
+    Flight cannot tell its server to allow that. The call may have had its effect.
+    """
     return isinstance(error, fl.FlightUnavailableError) and "too many pings" in str(error).lower()
 
 

@@ -144,7 +144,7 @@ _BUFFER_BYTES = 1024 * 1024
 _MISSING = re.compile("NO_SUCH_KEY|RESOURCE_NOT_FOUND|Path does not exist")
 _UNDECODABLE = re.compile(
     "Corrupt|could not verify page integrity|Invalid page header|Unknown encoding type|Number of decoded|"
-    "Dictionary page|Column cannot have more than one dictionary|Not yet implemented|"
+    "Dictionary page|Column cannot have more than one dictionary|Not yet implemented: only plain dictionary|"
     "Unexpected end of stream|Couldn't deserialize|Deserializing|\\w+Codec failed|ZSTD|Lz4"
 )
 

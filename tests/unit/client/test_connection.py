@@ -40,11 +40,18 @@ def test_a_call_is_made_again_on_a_new_connection(text: str, monkeypatch: pytest
     assert client.calls == 2
 
 
-@pytest.mark.parametrize("texts", [["Too many pings"] * 2, ["the connection was reset"]])
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("describe_topic", ["Too many pings"] * 2),
+        ("describe_topic", ["the connection was reset"]),
+        ("delete_topic", ["Too many pings"]),
+    ],
+)
 def test_a_call_that_may_have_had_an_effect_or_fails_again_is_not(
-    texts: list[str], monkeypatch: pytest.MonkeyPatch
+    name: str, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = EndingClient(*texts)
     with pytest.raises(UnavailableError):
-        connection_to(client, monkeypatch).action("describe_topic", {})
+        connection_to(client, monkeypatch).action(name, {})
     assert client.calls == len(texts)
