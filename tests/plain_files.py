@@ -1,4 +1,4 @@
-"""A topic on a broker in this process, in one storage format after the other, and a look at its plain Parquet files."""
+"""A topic on a broker in this process, in one storage format after the other, and a look at its Parquet copy."""
 
 import threading
 from collections.abc import Sequence

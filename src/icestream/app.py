@@ -27,6 +27,7 @@ from icestream import __version__
 from icestream.client import BrokerEndpoint
 from icestream.config import LogSettings, Settings
 from icestream.model.callers import ALL_NAMESPACES, Callers
+from icestream.model.names import url_host
 from icestream.model.units import MIB
 from icestream.pipeline.maintenance.schedule import maintenance_schedule
 from icestream.pipeline.supervisor import LOG_NAME, pipeline_supervisor
@@ -81,7 +82,7 @@ class Broker:
                     callers=self._callers,
                 )
                 resources.callback(self._close_flight, self._flight)
-                self.doors["flight"] = f"grpc://{server.host}:{self._flight.port}"
+                self.doors["flight"] = f"grpc://{url_host(server.host)}:{self._flight.port}"
             if server.http_port >= 0:
                 app = http_app(
                     self.storage,
@@ -195,19 +196,19 @@ def stop_on_signals() -> threading.Event:
 def _pipeline_of(broker: Broker) -> Iterator[None]:
     """Run the pipeline, and table maintenance on schedule, as processes of their own, if they are enabled."""
     settings = broker.settings
-    reason = _why_no_pipeline(settings)
-    if reason is not None:
-        _log.info("pipeline_disabled", reason=reason)
-        yield
-        return
-    supervisor = pipeline_supervisor(settings, BrokerEndpoint(broker.doors["flight"], token=broker.pipeline_token))
-    broker.metrics.watch_pipeline(lambda: supervisor.state)
     timeout_seconds = settings.server.shutdown_timeout_ms / 1000
     with contextlib.ExitStack() as children:
-        supervisor.start()
-        children.callback(supervisor.stop, timeout_seconds)
-        _log.info("pipeline_started", log_file=str(settings.data_dir / LOG_NAME))
-        if settings.maintenance.enabled:
+        reason = _why_no_pipeline(settings)
+        if reason is None:
+            endpoint = BrokerEndpoint(broker.doors["flight"], token=broker.pipeline_token)
+            supervisor = pipeline_supervisor(settings, endpoint)
+            broker.metrics.watch_pipeline(lambda: supervisor.state)
+            supervisor.start()
+            children.callback(supervisor.stop, timeout_seconds)
+            _log.info("pipeline_started", log_file=str(settings.data_dir / LOG_NAME))
+        else:
+            _log.info("pipeline_disabled", reason=reason)
+        if settings.maintenance.enabled and _why_no_spark(settings) is None:
             schedule = maintenance_schedule(settings)
             schedule.start()
             children.callback(schedule.stop, timeout_seconds)
@@ -220,6 +221,11 @@ def _why_no_pipeline(settings: Settings) -> str | None:
         return "pipeline.enabled is off"
     if settings.server.flight_port < 0:
         return "the Flight door is closed"
+    return _why_no_spark(settings)
+
+
+def _why_no_spark(settings: Settings) -> str | None:
+    """Return why no Spark process can work on the tables; None if one can."""
     if settings.catalog.type == "memory":
         return "a catalog in memory cannot be shared with another process"
     if find_spec("pyspark") is None or find_spec("pyiceberg") is None:

@@ -145,7 +145,7 @@ def topic_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def files_table(topics: list[dict[str, Any]]) -> Table:
-    """Return the topics that are written as plain Parquet files, alone or in addition to their table."""
+    """Return the topics that are written as a Parquet copy, alone or in addition to their table."""
     numbers = ("in files", "lag")
     made = table("topic", "format", *numbers, numbers=numbers)
     for topic in topics:

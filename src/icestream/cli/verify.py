@@ -151,7 +151,7 @@ def _print(reports: list[Verification], seconds: float) -> None:
     for report in reports:
         if report.parquet_offset is not None:
             files = f"{plural(report.parquet_files, 'file')}, {plural(report.parquet_rows, 'row')}"
-            out.print(f"{report.topic}: plain Parquet files: {files}, next offset {count_text(report.parquet_offset)}")
+            out.print(f"{report.topic}: Parquet copy: {files}, next offset {count_text(report.parquet_offset)}")
         for note in report.notes:
             out.print(f"{report.topic}: note: {note}", soft_wrap=True)
         for entry in report.quarantined:

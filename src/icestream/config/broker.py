@@ -227,5 +227,5 @@ class QuerySettings(Section):
         default=16 * MIB,
         ge=KIB,
         le=GIB,
-        description="About the most bytes of Arrow that become the rows of an answer over HTTP.",
+        description="About the most bytes of Arrow that become the rows of a response over HTTP.",
     )

@@ -21,7 +21,8 @@ class StorageSettings(Section):
     )
     format: StorageFormat = Field(
         default=StorageFormat.ICEBERG,
-        description="What messages are written as: Iceberg tables, plain Parquet files by date and hour, or both, to "
+        description="What messages are written as: Iceberg tables, a Parquet copy (plain files in "
+        "folders by date and hour), or both, to "
         "move from the one to the other. The pipeline uses its broker's setting.",
     )
     parquet_path: Annotated[
@@ -31,7 +32,7 @@ class StorageSettings(Section):
         ),
     ] = Field(
         default=None,
-        description="Where plain Parquet files are written, a directory or a URI outside the warehouse: "
+        description="Where the Parquet copy is written, a directory or a URI outside the warehouse: "
         "`{parquet_path}/{namespace}/{topic}/date=2026-11-30/hour=09/….parquet`, by publish time in UTC. A topic "
         "keeps the path that it began with.",
     )

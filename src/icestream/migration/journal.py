@@ -22,7 +22,7 @@ from icestream.migration.report import FileReport, FileState
 from icestream.migration.retries import with_retries
 from icestream.migration.sources import FileSource, FoundFile
 from icestream.migration.target import MigrationTarget
-from icestream.model.errors import OffsetOutOfRangeError
+from icestream.model.errors import DamagedError, ObjectNotFoundError, OffsetOutOfRangeError
 from icestream.model.messages import ENVELOPE, MESSAGE_SCHEMA, OFFSET
 from icestream.model.names import TopicName
 
@@ -196,10 +196,16 @@ class DuplicateCheck:
                     f"the topic has {present.rows} rows of it, numbered {present.first_sequence} to "
                     f"{present.end_sequence - 1}; `icestream verify` tells whether the log has lost some",
                 )
-        elif self._is_of_topic(file):
-            report.fail(FileState.REFUSED, "its rows are in this topic, under the offsets that the file names")
         else:
-            self._refuse_others(file)
+            try:
+                is_of_topic = self._is_of_topic(file)
+            except (DamagedError, ObjectNotFoundError, OSError) as error:
+                report.fail(FileState.DAMAGED, str(error))
+                return
+            if is_of_topic:
+                report.fail(FileState.REFUSED, "its rows are in this topic, under the offsets that the file names")
+            else:
+                self._refuse_others(file)
 
     def _refuse_others(self, file: FileToCheck) -> None:
         """Refuse a file if the topic has another version of it, or the same content from another path."""
@@ -227,7 +233,7 @@ class DuplicateCheck:
         prefix = "" if self._target.schema.equals(MESSAGE_SCHEMA) else "_"
         names = [f"{prefix}{part.name}" for part in ENVELOPE]
         try:
-            found = self._client.read(self._target.topic, offset, offset + 1, columns=names)
+            found = with_retries(lambda: self._client.read(self._target.topic, offset, offset + 1, columns=names))
         except OffsetOutOfRangeError:
             return False
         return bool(found.num_rows) and _values(found) == _values(pa.Table.from_batches([first]))

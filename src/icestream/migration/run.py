@@ -12,6 +12,7 @@ A migration can be ended or killed at any point and run again: step 3 finds out 
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -170,7 +171,10 @@ class Migration:
     def _check_column_options(self, files: list[MigratedFile]) -> None:
         """Raise for a column that no file has: a mistyped name would do nothing, or drop another column."""
         column_options = self._request.column_options
-        known = {name for file in files for name in (*file.schema.names, *partitions_of(file.found.known_as))}
+        known = {name for file in files for name in file.schema.names}
+        for file in files:
+            with suppress(InvalidMessageError):  # `_map` refuses the file
+                known |= partitions_of(file.found.known_as).keys()
         if unknown := sorted({*column_options.renames, *column_options.ignored} - known):
             raise InvalidRequestError(
                 f"no file has a column {', '.join(map(repr, unknown))}",

@@ -64,7 +64,7 @@ class StorageKind(ClosedSet):
 
 
 class StorageFormat(ClosedSet):
-    """In which form a broker keeps its topics: Iceberg tables, plain Parquet files, or both.
+    """In which form a broker keeps its topics: Iceberg tables, a Parquet copy, or both.
 
     The plain files of a topic have an Iceberg table of their own, the topic's *Parquet copy*. Its name is the topic's
     with `__parquet` appended. So a topic has one or two tables, each with a ledger. Readers also read the table that an

@@ -2,7 +2,7 @@
 
 A topic is `namespace/name`. Both parts are 1 to 100 ASCII letters, digits, `_`, `-` or `.`, and begin with a letter,
 a digit or `_`: so no part can be `.` or `..`, hold a separator, or hide as a dot file. A topic's name does not end in
-`__parquet`: that is the table of its plain Parquet files, see `icestream.model.enums.StorageFormat`.
+`__parquet`: that is the table of its Parquet copy, see `icestream.model.enums.StorageFormat`.
 """
 
 import re
@@ -47,7 +47,7 @@ def _parts(text: str) -> tuple[str, str]:
         check_part(part, what=f"topic {what}", whole=text)
     if name.endswith(COPY_SUFFIX):
         raise InvalidNameError(
-            f"{_shorten(text)!r} is a table of plain Parquet files, not a topic",
+            f"{_shorten(text)!r} is the table of a Parquet copy, not a topic",
             operation="name",
             remedy=f"name the topic itself, without {COPY_SUFFIX}; commands for the topic also cover these files, and "
             "maintenance does not change them",
@@ -100,3 +100,8 @@ def check_producer(name: str) -> str:
 def _shorten(text: str) -> str:
     limit = 80
     return text if len(text) <= limit else text[:limit] + "…"
+
+
+def url_host(host: str) -> str:
+    """Return a host as a URL names it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host

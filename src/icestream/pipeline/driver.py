@@ -116,7 +116,7 @@ class Runner:
             try:
                 look()
             except IcestreamError as error:
-                if not (error.retryable and self._sources.is_patient) or stopping.wait(backoff.next()):
+                if not (error.retryable and self._sources.can_fall_back_to_cloud) or stopping.wait(backoff.next()):
                     raise
             else:
                 return

@@ -44,7 +44,7 @@ from icestream.pipeline.state import PendingCommit, Sink, TopicState, TopicState
 from icestream.pipeline.tasks import Work, Written, pack_parcel
 from icestream.protocol.pipeline import TopicBacklog
 from icestream.table import Ledger, Tables, TopicTable, WrittenFile
-from icestream.table.parquet_copy import discard_files, holds_files, remove_leftovers
+from icestream.table.parquet_copy import discard_files, holds_files, remove_copy_orphans
 
 _log = structlog.get_logger(__name__)
 _SMOOTHING = 0.3
@@ -62,9 +62,9 @@ _COMMIT_PAUSE_SECONDS = 0.02
 
 
 def open_table(tables: Tables, state: TopicState, sink: Sink) -> TopicTable:
-    """Load a table. Remove leftover files of a Parquet copy before anything is added to it."""
+    """Load a table. Remove orphan files of a Parquet copy before anything is added to it."""
     table = tables.open(state.spec(sink))
-    return remove_leftovers(table)
+    return remove_copy_orphans(table)
 
 
 def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:
@@ -75,7 +75,7 @@ def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, o
         found = (tables.find(name) for name in backlog.format.all_tables(backlog.name))
         ledgers = [table.ledger for table in found if table is not None]
         end = max((one.committed_offset for one in ledgers if one.stream_id == backlog.stream_id), default=0)
-        if end <= offset:
+        if end <= offset or sources.is_on_cloud:  # the other table is read through the broker
             raise
         return backfill_before_log(backlog, offset, end)
 
@@ -111,7 +111,7 @@ def run_job(tasks: Tasks, works: Mapping[TopicName, Work], run: Run) -> list[Wri
         half = set(topics[: len(topics) // 2])
         parts = [_only(tasks, lambda topic: topic in half), _only(tasks, lambda topic: topic not in half)]
         # Tasks of the failed job may have written files that no result names.
-        return [replace(written, may_have_leftovers=True) for part in parts for written in run_job(part, works, run)]
+        return [replace(written, may_have_orphans=True) for part in parts for written in run_job(part, works, run)]
 
 
 def _only(tasks: Tasks, wanted: Callable[[TopicName], bool]) -> Tasks:
@@ -150,7 +150,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
 
     A Parquet copy has a stricter step 3, because its readers read every file in its folders: files are committed on the
     snapshot that they were planned on, or never. If the table has another snapshot and does not name the files, they
-    are deleted, and the messages are planned again. `icestream.table.parquet_copy.leftovers` relies on this, and says
+    are deleted, and the messages are planned again. `icestream.table.parquet_copy.orphans` relies on this, and says
     why.
 
     After an error the same call may be made again.
@@ -268,7 +268,7 @@ class PassRunner:
         self._commit_pending([state for state in ready if state.is_pending], figures)
         self._open([state for state in ready if self._is_shut(state, began)][:_MAX_OPENED_AT_ONCE], figures)
         self._look_before_log([state for state in ready if state.is_open and state.is_cut_off], figures)
-        waiting = [found for state in ready if (found := self._waiting(state, ends)) is not None]
+        waiting = [found for state in ready if (found := self._waiting_range(state, ends)) is not None]
         for found in waiting:
             self.topics[found.topic].choose(found)
         chosen = planner.allot(waiting, self._limits)
@@ -308,15 +308,17 @@ class PassRunner:
             return due is not None and due <= now
         return state.backlog.name in ends and state.pause.until <= now
 
-    def _waiting(self, state: TopicState, ends: Ends | None) -> planner.WaitingRange | None:
+    def _waiting_range(self, state: TopicState, ends: Ends | None) -> planner.WaitingRange | None:
         """Return what this pass may write of a topic."""
         if not state.is_open or state.is_pending or state.pause.until > self._clock():
             return None
         if ends is not None:
-            return state.waiting(ends.get(state.backlog.name, 0))
+            return state.first_waiting_range(ends.get(state.backlog.name, 0))
         now = self._clock()
-        due = (one for one in state.waitings() if planner.due_at(one, self._limits, pass_seconds=self.seconds) <= now)
-        return next(due, None)
+        for one in state.waiting_ranges():
+            if planner.due_at(one, self._limits, pass_seconds=self.seconds) <= now:
+                return one
+        return None
 
     # Step 1
 
@@ -350,7 +352,7 @@ class PassRunner:
                 self._fail(state, error, figures)
 
     def _cut_ranges(self, chosen: Allotted, figures: PassFigures) -> list[planner.WriteRange]:
-        """Return the ranges to write. The origin of the messages cuts a large one: it knows where the bytes are."""
+        """Return the ranges to write. The source of the messages cuts a large one: it knows where the bytes are."""
         size = planner.range_bytes(sum(share for _, share in chosen), self._limits, self._spark.parallelism)
         ranges: list[planner.WriteRange] = []
         for topic, share in chosen:
@@ -421,11 +423,11 @@ class PassRunner:
             if one.error is not None or (sound and one.start != sound[-1].end):
                 break
             sound.append(one)
-        state.crashed = error is not None and error.code == "job_failed"
-        if error is not None or any(one.may_have_leftovers for one in ranges):
+        state.crashed = error is not None and error.code == JobFailedError.code
+        if error is not None or any(one.may_have_orphans for one in ranges):
             state.mark_unclean()
         held = state.next_backlog
-        if failed is not None and error is not None and self._put_aside(state, failed, error, figures):
+        if failed is not None and error is not None and self._quarantine_one(state, failed, error, figures):
             return True
         if not sound or sound[0].start != min(sink.committed or 0 for sink in state.fed):
             sound = []
@@ -449,7 +451,7 @@ class PassRunner:
             if sink.is_copy and sink.table is not None:
                 discard_files(sink.table, sink.files_of(files))
 
-    def _put_aside(self, state: TopicState, failed: Written, error: IcestreamError, figures: PassFigures) -> bool:
+    def _quarantine_one(self, state: TopicState, failed: Written, error: IcestreamError, figures: PassFigures) -> bool:
         """Return whether the failed range was a single frame, which is pending as quarantined now; see `Quarantine`."""
         try:
             aside = self._quarantine.consider(state, failed, error)

@@ -1,6 +1,6 @@
 """Where the pipeline learns of messages and reads them: the broker, and cloud objects for what it cannot serve.
 
-A topic's messages have three origins, each with a kind of backlog of its own:
+A topic's messages have three sources, each with a kind of backlog of its own:
 
 - the broker's log (`TopicBacklog`);
 - cloud objects (`CloudBacklog`), for messages that the log does not have any more, and for all messages while the
@@ -9,7 +9,7 @@ A topic's messages have three origins, each with a kind of backlog of its own:
   readers look into every table of a topic. So a table that is new, or was not fed for a while, is filled like from the
   log, from its ledger on.
 
-The tables' ledgers decide what is written. No message is written twice or left out, whichever origin it comes from.
+The tables' ledgers decide what is written. No message is written twice or left out, whichever source it comes from.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
 import structlog
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from icestream.client import Client
 from icestream.config import Settings
@@ -37,28 +37,28 @@ _LOOK_SECONDS = 5.0
 _AGAIN_SECONDS = 5.0
 """Time-out of a call of a broker that did not respond the last time."""
 
-Held = TypeVar("Held", bound=TopicBacklog)
-Held_contra = TypeVar("Held_contra", bound=TopicBacklog, contravariant=True)
+Backlog = TypeVar("Backlog", bound=TopicBacklog)
+Backlog_contra = TypeVar("Backlog_contra", bound=TopicBacklog, contravariant=True)
 Schemas = Callable[[], dict[int, str]]
 """Returns the topic's own schemas by id, once frames were read."""
 
 
-class Origin(Protocol[Held_contra]):
+class MessageSource(Protocol[Backlog_contra]):
     """How messages of one kind of backlog are cut into ranges and read."""
 
-    def cut_range(self, topic: Held_contra, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
+    def cut_range(self, topic: Backlog_contra, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
         """Return where ranges of about `range_bytes` end: at most so many, none past `end`."""
 
-    def fetch(self, topic: Held_contra, *, by_frame: bool) -> Fetch:
+    def fetch(self, topic: Backlog_contra, *, by_frame: bool) -> Fetch:
         """Return how tasks read the messages."""
 
     def frames(
-        self, topic: Held_contra, start: int, end: int, *, bodies: bool
+        self, topic: Backlog_contra, start: int, end: int, *, bodies: bool
     ) -> tuple[Iterable[list[Frame]], Schemas]:
         """Return the undecoded frames that hold a range."""
 
 
-class LogOrigin:
+class BrokerLogSource:
     """The broker's log."""
 
     def __init__(self, client: Client) -> None:
@@ -82,7 +82,7 @@ class BackfillBacklog(TopicBacklog):
     """What another table of the topic holds before the log begins."""
 
 
-class BackfillOrigin(LogOrigin):
+class BackfillSource(BrokerLogSource):
     """Another table of the topic, read through the broker."""
 
     def cut_range(self, topic: TopicBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
@@ -96,10 +96,11 @@ def backfill_before_log(log: TopicBacklog, start: int, end: int) -> BackfillBack
     """Return the messages from `start` to where the log begins, or to `end`, where the table that has them ends."""
     end = min(end, log.start_offset)
     nbytes = max(1, round(mean_bytes(log) * (end - start)))
-    return replace(BackfillBacklog(**asdict(log)), start_offset=start, durable_end=end, nbytes=nbytes)
+    fields = {name: getattr(log, name) for name in TopicBacklog.__struct_fields__}
+    return BackfillBacklog(**fields | {"start_offset": start, "durable_end": end, "nbytes": nbytes})
 
 
-class CloudOrigin:
+class CloudObjectSource:
     """The topics of an object store."""
 
     def __init__(self, settings: Settings, streams: CloudStreams, clock: Callable[[], float]) -> None:
@@ -178,24 +179,24 @@ class MessageSources:
         self._cloud = self._open_cloud(settings)
         self.is_on_cloud = False
         """Whether the broker is unreachable and the cloud is read in its place."""
-        self._origins: dict[type[TopicBacklog], Origin[Any]] = {
-            TopicBacklog: LogOrigin(client),
-            BackfillBacklog: BackfillOrigin(client),
+        self._sources: dict[type[TopicBacklog], MessageSource[Any]] = {
+            TopicBacklog: BrokerLogSource(client),
+            BackfillBacklog: BackfillSource(client),
         }
         if self._cloud is not None:
-            self._origins[CloudBacklog] = self._cloud
+            self._sources[CloudBacklog] = self._cloud
 
-    def _open_cloud(self, settings: Settings) -> CloudOrigin | None:
+    def _open_cloud(self, settings: Settings) -> CloudObjectSource | None:
         if settings.cloud.backend is None:
             return None
         from icestream.cloud.opendal_store import open_object_store  # noqa: PLC0415 - a slow import, for users of the cloud only
 
         store = open_object_store(settings.cloud, settings.uploader.root_prefix)
         self._resources.callback(store.close)
-        return CloudOrigin(settings, CloudStreams(settings, store), self._clock)
+        return CloudObjectSource(settings, CloudStreams(settings, store), self._clock)
 
     @property
-    def is_patient(self) -> bool:
+    def can_fall_back_to_cloud(self) -> bool:
         """Whether an unreachable broker is still waited for, before the cloud is read in its place."""
         return self._cloud is not None and not self.is_on_cloud
 
@@ -250,16 +251,16 @@ class MessageSources:
             )
         return found
 
-    def _origin(self, topic: Held) -> Origin[Held]:
-        return cast("Origin[Held]", self._origins[type(topic)])
+    def _source(self, topic: Backlog) -> MessageSource[Backlog]:
+        return cast("MessageSource[Backlog]", self._sources[type(topic)])
 
     def cut_range(self, topic: TopicBacklog, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
         """Return where ranges of about `range_bytes` end: at most so many, none past `end`."""
-        return self._origin(topic).cut_range(topic, start, end, range_bytes=range_bytes, max_ranges=max_ranges)
+        return self._source(topic).cut_range(topic, start, end, range_bytes=range_bytes, max_ranges=max_ranges)
 
     def fetch(self, topic: TopicBacklog, *, by_frame: bool = False) -> Fetch:
         """Return how tasks read a topic's messages; `by_frame`, they decode the frames of a range and no other."""
-        return self._origin(topic).fetch(topic, by_frame=by_frame)
+        return self._source(topic).fetch(topic, by_frame=by_frame)
 
     def has_frames(self, topic: TopicBacklog) -> bool:
         """Return whether messages are read from frames. A table has rows only."""
@@ -267,12 +268,12 @@ class MessageSources:
 
     def frame_ends(self, topic: TopicBacklog, start: int, end: int) -> list[int]:
         """Return where the frames end that hold a range. Raise if one of them is not as it was written."""
-        found, _ = self._origin(topic).frames(topic, start, end, bodies=False)
+        found, _ = self._source(topic).frames(topic, start, end, bodies=False)
         return [frame.end_offset for frames in found for frame in frames if frame.base_offset < end]
 
     def frame_at(self, topic: TopicBacklog, offset: int) -> tuple[Frame, str | None]:
         """Return the undecoded frame that holds an offset, and its own schema; None if that is the plain one."""
-        found, schemas = self._origin(topic).frames(topic, offset, offset + 1, bodies=True)
+        found, schemas = self._source(topic).frames(topic, offset, offset + 1, bodies=True)
         frame, *_ = (frame for frames in found for frame in frames)
         return frame, schemas().get(frame.schema_id)
 

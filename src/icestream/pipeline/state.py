@@ -146,7 +146,7 @@ class TopicState:
     fed: tuple[Sink, ...] = ()
     """The tables that the last pass fed, or this one feeds."""
     older: TopicBacklog | None = None
-    """Messages before the log begins that a table lacks and another origin has."""
+    """Messages before the log begins that a table lacks and another source has."""
     used_at: float = 0.0
     """When a job last got messages of the topic."""
     crashed: bool = False
@@ -278,7 +278,7 @@ class TopicState:
 
     @property
     def cut_off(self) -> int | None:
-        """The offset at which a table ends before the log begins, with no known origin for what follows."""
+        """The offset at which a table ends before the log begins, with no known source for what follows."""
         if self.committed is None:
             return None
         return next((start for sinks in self._groups() if self._held(start := _start(sinks)) is None), None)
@@ -289,7 +289,7 @@ class TopicState:
 
     @property
     def next_backlog(self) -> TopicBacklog:
-        """What holds the next messages of the fed tables: the log, or, before it begins, an older origin."""
+        """What holds the next messages of the fed tables: the log, or, before it begins, an older source."""
         return self._held(self.start) or self.backlog
 
     def _held(self, start: int) -> TopicBacklog | None:
@@ -311,7 +311,7 @@ class TopicState:
         late = tuple(sink for sink in self.sinks if sink.committed != last)
         return [late, ahead] if self.fed == ahead else [ahead, late]
 
-    def waitings(self, end: int | None = None) -> Iterator[WaitingRange]:
+    def waiting_ranges(self, end: int | None = None) -> Iterator[WaitingRange]:
         """Yield what waits, up to `end`, for each group of tables. Nothing before all tables are open."""
         if self.committed is None:
             return
@@ -319,15 +319,15 @@ class TopicState:
         furthest = max(sink.committed or 0 for sink in self.sinks)
         for sinks in groups:
             is_late = len(groups) > 1 and _start(sinks) < furthest
-            found = self._waiting(sinks, furthest if is_late else end, is_late=is_late)
+            found = self._waiting_range(sinks, furthest if is_late else end, is_late=is_late)
             if found is not None:
                 yield found
 
-    def waiting(self, end: int | None = None) -> WaitingRange | None:
-        """Return the first of them."""
-        return next(self.waitings(end), None)
+    def first_waiting_range(self, end: int | None = None) -> WaitingRange | None:
+        """Return the first waiting range; None if nothing waits."""
+        return next(self.waiting_ranges(end), None)
 
-    def _waiting(self, sinks: tuple[Sink, ...], end: int | None, *, is_late: bool) -> WaitingRange | None:
+    def _waiting_range(self, sinks: tuple[Sink, ...], end: int | None, *, is_late: bool) -> WaitingRange | None:
         start = _start(sinks)
         backlog = self._held(start)
         if backlog is None:
@@ -452,7 +452,7 @@ class TopicStates:
             return None
         if state.is_pending or (state.waits and (state.committed is None or state.is_cut_off)):
             return state.pause.until
-        times = [due_at(waiting, self._limits, pass_seconds=pass_seconds) for waiting in state.waitings()]
+        times = [due_at(waiting, self._limits, pass_seconds=pass_seconds) for waiting in state.waiting_ranges()]
         return max(state.pause.until, min(times)) if times else None
 
     def next_due(self, pass_seconds: float) -> float | None:

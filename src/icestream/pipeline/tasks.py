@@ -266,7 +266,7 @@ def _pool(settings: ReaderSettings) -> ReadPool:
 
 WRITE_OPERATION = "write table"
 WORKER_OPERATION = "run task"
-_LACKS = (MemoryError, ImportError, OSError)
+_WORKER_FAULTS = (MemoryError, ImportError, OSError)
 """Errors of a worker that lacks something (memory, modules, files), whatever the messages are."""
 _MAX_TRACE = 2000
 
@@ -303,7 +303,7 @@ class Written:
     lost_ranges: OffsetRanges = NO_OFFSETS
     seconds: float = 0.0
     error: IcestreamError | None = None
-    may_have_leftovers: bool = False
+    may_have_orphans: bool = False
     """The worker of an earlier try died, and may have left files."""
 
 
@@ -314,10 +314,10 @@ def pack_parcel(works: Iterable[Work]) -> bytes:
 def write_parcels(parcels: Iterable[bytes]) -> Iterator[Written]:
     """Write the parcels of a partition. Spark calls this."""
     task = TaskContext.get()
-    may_have_leftovers = task is not None and task.attemptNumber() > 0
+    may_have_orphans = task is not None and task.attemptNumber() > 0
     for parcel in parcels:
         for work in pickle.loads(parcel):  # noqa: S301 - the driver's own, over Spark's authenticated connection
-            yield from (replace(written, may_have_leftovers=may_have_leftovers) for written in write_topic(work))
+            yield from (replace(written, may_have_orphans=may_have_orphans) for written in write_topic(work))
 
 
 def write_topic(work: Work) -> Iterator[Written]:
@@ -338,7 +338,7 @@ def _attempt(work: Work, start: int, end: int) -> Written:
     except Exception as error:  # noqa: BLE001 - any error concerns this range alone
         failure = IcestreamError(
             f"{type(error).__name__}: {error}",
-            operation=WORKER_OPERATION if isinstance(error, _LACKS) else WRITE_OPERATION,
+            operation=WORKER_OPERATION if isinstance(error, _WORKER_FAULTS) else WRITE_OPERATION,
             place=f"{work.topic} {start} to {end}",
             retryable=True,
             details={"trace": traceback.format_exc()[-_MAX_TRACE:]},

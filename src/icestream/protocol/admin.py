@@ -187,7 +187,7 @@ class TopicSummary(TopicAttributes, frozen=True, kw_only=True, dict=True):
     ] = None
     parquet_offset: Annotated[
         int | None,
-        Meta(description="Messages below it are in plain Parquet files; null if none are written or it is not known."),
+        Meta(description="Messages below it are in the Parquet copy; null if there is none or it is not known."),
     ] = None
 
     @property
@@ -329,7 +329,7 @@ class TopicStats(Response):
     ] = None
     parquet_offset: Annotated[
         int | None,
-        Meta(description="Messages below it are in plain Parquet files; null if none are written or it is not known."),
+        Meta(description="Messages below it are in the Parquet copy; null if there is none or it is not known."),
     ] = None
     parquet_lag_messages: Annotated[int | None, Meta(description="Messages that are not in plain files yet.")] = None
     uploaded_offset: Annotated[

@@ -197,7 +197,7 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
         "icestream_topic_table_lag_seconds", "Age of the oldest message that is not in the table.", labels=labels
     )
     quarantined = GaugeMetricFamily(
-        "icestream_topic_quarantined", "Frames of the topic that were put aside.", labels=labels
+        "icestream_topic_quarantined", "Frames of the topic that are quarantined.", labels=labels
     )
     for topic, log in reported:
         quarantined.add_metric([str(topic.name)], topic.committed.quarantined)

@@ -26,7 +26,13 @@ Example::
 """
 
 from icestream.table.bloom import filter_notes
-from icestream.table.contents import StoredFile, TableContents, read_contents, topics_with_tables
+from icestream.table.contents import (
+    StoredFile,
+    TableContents,
+    quarantining_topics,
+    read_contents,
+    topics_with_tables,
+)
 from icestream.table.history import AddedFile
 from icestream.table.ledger import Ledger
 from icestream.table.planning import FilePlan
@@ -35,7 +41,6 @@ from icestream.table.quarantine import (
     copy_entry,
     mark_retried,
     quarantine_frame,
-    quarantining_topics,
     read_frame,
     read_record,
     read_retried,

@@ -233,7 +233,7 @@ def commit_files(
             properties |= quarantine_properties((*state.quarantined, *quarantined))
         try:
             snapshot, manifests = _write_metadata(state, files, ledger)
-            expired = _unnamed_by_now(table, snapshots_to_expire(metadata, state.settings.max_snapshots))
+            expired = _without_newly_tagged(table, snapshots_to_expire(metadata, state.settings.max_snapshots))
         except FileNotFoundError as error:
             raise _missing_file(state, error) from error
         updates: list[TableUpdate] = [
@@ -317,8 +317,8 @@ def snapshots_to_expire(metadata: TableMetadata, max_snapshots: int) -> list[Sna
     return oldest[: min(count, MAX_EXPIRED_AT_ONCE)]
 
 
-def _unnamed_by_now(table: Table, snapshots: list[Snapshot]) -> list[Snapshot]:
-    """Leave out the snapshots that a tag names which was set after the table was loaded."""
+def _without_newly_tagged(table: Table, snapshots: list[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots that were not tagged since the table was loaded."""
     if not snapshots:
         return []
     refs = table.catalog.load_table(table.name()).metadata.refs

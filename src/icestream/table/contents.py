@@ -1,10 +1,11 @@
 """What a table consists of: data files with their offsets, snapshots, manifests. Read from metadata alone."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
@@ -12,6 +13,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from icestream.model.errors import InvalidNameError
 from icestream.model.names import TopicName
 from icestream.table.catalogs import catalog_errors
+from icestream.table.ledger import QUARANTINE
 from icestream.table.planning import planned
 from icestream.table.tables import Tables, TopicTable
 
@@ -128,6 +130,16 @@ def topics_with_tables(tables: Tables) -> list[TopicName]:
     """Return the tables whose names a topic can have. Their ledger tells whether they belong to a topic."""
     with catalog_errors("list tables", "the catalog"):
         return sorted(_names(tables.catalog))
+
+
+def quarantining_topics(tables: Tables) -> list[TopicName]:
+    """Return the tables with quarantined frames. Loads every table of the catalog."""
+    found: list[TopicName] = []
+    for name in topics_with_tables(tables):
+        with catalog_errors("list tables", "the catalog"), suppress(NoSuchTableError):  # dropped meanwhile
+            if QUARANTINE in tables.catalog.load_table(tuple(name)).metadata.properties:
+                found.append(name)
+    return found
 
 
 def _names(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[TopicName]:

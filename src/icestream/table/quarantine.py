@@ -16,22 +16,18 @@ Dropping the table removes these files too.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-from pyiceberg.exceptions import NoSuchTableError
 
 from icestream.model.clock import now_us
 from icestream.model.errors import CatalogUnavailableError, DamagedError, IncompatibleTableError
 from icestream.model.messages import Frame
-from icestream.model.names import TopicName
 from icestream.model.quarantine import MAX_REASON_LENGTH, Quarantined, frame_file, open_frame_file
-from icestream.table.catalogs import catalog_errors, short_reason
-from icestream.table.ledger import QUARANTINE, read_quarantine
+from icestream.table.catalogs import short_reason
+from icestream.table.ledger import read_quarantine
 
 if TYPE_CHECKING:
-    from icestream.table.tables import Tables, TopicTable
+    from icestream.table.tables import TopicTable
 
 FOLDER = "_quarantine"
 _FRAME, _RECORD, _RETRIED = ".frame", ".json", ".retried"
@@ -118,19 +114,6 @@ def quarantine_files(properties: Mapping[str, str]) -> Iterator[str]:
         return
     for entry in entries:
         yield from (_sibling(entry.file, ending) for ending in (_FRAME, _RECORD, _RETRIED))
-
-
-def quarantining_topics(tables: "Tables") -> list[TopicName]:
-    """Return the tables with quarantined frames. Loads every table of the catalog."""
-    found: list[TopicName] = []
-    with catalog_errors("list tables", "the catalog"):
-        catalog = tables.catalog
-        for namespace in catalog.list_namespaces():
-            for name in catalog.list_tables(namespace):
-                with suppress(NoSuchTableError):  # dropped meanwhile
-                    if QUARANTINE in catalog.load_table(name).metadata.properties:
-                        found.append(TopicName(".".join(name[:-1]), name[-1]))
-    return sorted(found)
 
 
 def _stem(table: "TopicTable", first: int, end: int) -> str:

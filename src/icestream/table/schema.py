@@ -204,7 +204,7 @@ MAX_COLUMNS = 10_000
 FIELD_ID = b"PARQUET:field_id"
 """The key of Arrow's field metadata that holds a column's field id."""
 _ENVELOPE_DOCS = EnvelopeNames(
-    offset="The message's place in the topic: from 0, in order",
+    offset="The message's number in its topic, from 0",
     publish_time="When the broker took the message",
     producer="Who published it",
     sequence="The producer's own number of the message",

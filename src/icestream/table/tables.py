@@ -56,7 +56,7 @@ from icestream.table.parquet_copy.layout import (
     is_copy_layout,
     warn_if_moved,
 )
-from icestream.table.parquet_copy.leftovers import remove_own_files
+from icestream.table.parquet_copy.orphans import remove_own_files
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.planning import FilePlan, ManifestIndex, PlannedFile
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA, new_table_properties

@@ -30,6 +30,7 @@ def sample_row(schema: pa.Schema, offset: int) -> pa.RecordBatch:
 
 
 def _value(kind: pa.DataType) -> Any:
+    kind = getattr(kind, "storage_type", kind)  # of an extension type, such as UUID
     if kinds.is_struct(kind):
         return {field.name: _value(field.type) for field in kind}
     if kinds.is_map(kind):

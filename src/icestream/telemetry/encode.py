@@ -129,7 +129,7 @@ def to_request(signal: Signal, batch: pa.RecordBatch) -> bytes:
             add(groups, row)
         except (ValueError, TypeError, AttributeError, DecodeError) as error:
             raise InvalidMessageError(
-                f"row {number} is none that a request of {signal} makes: {error}", operation="encode telemetry"
+                f"row {number} cannot be turned into a {signal} request: {error}", operation="encode telemetry"
             ) from error
     return request.SerializeToString()
 

@@ -59,7 +59,7 @@ _SAME_BITS = {
 }
 
 
-def _rename_bytes(message: DescriptorProto) -> None:
+def _retype_fields(message: DescriptorProto) -> None:
     kept = [field for field in message.field if f"{message.name}.{field.name}" not in _LEFT_OUT]
     if len(kept) < len(message.field):
         del message.field[:]
@@ -73,7 +73,7 @@ def _rename_bytes(message: DescriptorProto) -> None:
         else:
             field.type = _SAME_BITS.get(field.type, field.type)
     for nested in message.nested_type:
-        _rename_bytes(nested)
+        _retype_fields(nested)
 
 
 def _tell_absence(message: DescriptorProto, field: FieldDescriptorProto) -> None:
@@ -92,7 +92,7 @@ def _add_file(pool: DescriptorPool, file: FileDescriptor, done: set[str]) -> Non
     copy = FileDescriptorProto()
     file.CopyToProto(copy)
     for message in copy.message_type:
-        _rename_bytes(message)
+        _retype_fields(message)
     pool.Add(copy)
 
 

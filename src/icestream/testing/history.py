@@ -81,10 +81,10 @@ class HistoryChecker:
         with self._changed:
             return max(self._acknowledged[topic], default=-1)
 
-    def check(self, topic: str, found: Iterable[StoredMessage], *, all_answered: bool = True) -> None:
+    def check(self, topic: str, found: Iterable[StoredMessage], *, all_acknowledged: bool = True) -> None:
         """Assert that every acknowledged message is at its offset, once, and that each sender's order is kept.
 
-        With `all_answered` every sent message must be there; without it, the last ones of a sender may be missing.
+        With `all_acknowledged` every sent message must be there; without it, the last ones of a sender may be missing.
         """
         found = list(found)
         with self._changed:
@@ -100,7 +100,7 @@ class HistoryChecker:
         assert by_sender.keys() <= senders.keys()
         for sender, sent in senders.items():
             stored = by_sender[sender]
-            expected = sent if all_answered else sent[: len(stored)]
+            expected = sent if all_acknowledged else sent[: len(stored)]
             assert [row.payload for row in stored] == expected, f"{sender}: lost, doubled or out of order"
             if stored and stored[0].producer == sender:
                 assert [row.sequence for row in stored] == list(range(len(stored))), f"{sender}: the numbering jumps"

@@ -124,7 +124,7 @@ def _wrap_driver() -> None:
         setattr(session, "Spark", _InlineSpark)  # noqa: B010 - a plain assignment has another type
     _wrap(one_pass.PassRunner, "_cut_ranges", after="after-plan")
     _wrap(TopicTable, "commit", before="before-commit", after="after-commit")
-    _wrap(Quarantine, "_put_frame_aside", after="after-quarantine-file")
+    _wrap(Quarantine, "_keep_frame", after="after-quarantine-file")
 
 
 def _wrap_tasks() -> None:

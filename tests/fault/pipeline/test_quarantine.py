@@ -54,7 +54,7 @@ def check(site: Site, name: str, aside: tuple[int, int], end: int) -> bytes:
     return bytes(read_frame(table, entry).body)
 
 
-def test_poisonous_frames_are_put_aside_and_everything_else_goes_on(
+def test_poisonous_frames_are_quarantined_and_everything_else_goes_on(
     make_site: MakeSite, own_broker: BrokerProcess, tmp_path: Path
 ) -> None:
     site = make_site(own_broker)

@@ -232,7 +232,7 @@ def test_a_reader_without_a_broker_finds_the_plain_files(place: Place) -> None:
 
 def test_a_copy_has_no_name_that_a_topic_can_have(place: Place) -> None:
     place.start("both")
-    with pytest.raises(InvalidNameError, match="plain Parquet files"):
+    with pytest.raises(InvalidNameError, match="Parquet copy"):
         place.client.create_topic(f"{TOPIC}__parquet")
 
 

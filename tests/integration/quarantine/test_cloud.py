@@ -24,7 +24,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def test_it_is_put_aside_from_the_cloud_while_the_broker_is_away(site: Site) -> None:
+def test_it_is_quarantined_from_the_cloud_while_the_broker_is_away(site: Site) -> None:
     site.publish(str(TOPIC), [b"a", b"b"])
     assert site.broker.terminate() == 0
     with IcebergStorage(site.settings()) as storage:

@@ -28,7 +28,7 @@ from icestream.table.quarantine import FOLDER, mark_retried, read_frame, read_re
 from icestream.wal import prepare
 
 
-def test_one_frame_of_many_is_put_aside_and_all_others_are_written(site: Pipelines, running: Broker) -> None:
+def test_one_frame_of_many_is_quarantined_and_all_others_are_written(site: Pipelines, running: Broker) -> None:
     topic = site.topic("events")
     for number in range(20):
         site.publish("events", [f"{number}".encode()] * 5)
@@ -51,7 +51,7 @@ def test_one_frame_of_many_is_put_aside_and_all_others_are_written(site: Pipelin
     assert read_record(table, entry).stream_id == table.ledger.stream_id
 
 
-def test_a_value_that_no_table_can_hold_is_put_aside_with_its_columns(site: Pipelines, running: Broker) -> None:
+def test_a_value_that_no_table_can_hold_is_quarantined_with_its_columns(site: Pipelines, running: Broker) -> None:
     topic = site.topic("times")
     schema = pa.schema([("at", pa.timestamp("s"))])
     site.client.create_topic(topic, schema=schema)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from icestream.client import Client
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName, copy_of
-from icestream.pipeline.sources import BackfillOrigin, backfill_before_log
+from icestream.pipeline.sources import BackfillSource, backfill_before_log
 from icestream.pipeline.state import CLEAN_SECONDS, JOINED_BYTES, RetryPause, Sink, TopicState
 from icestream.protocol.pipeline import TopicBacklog
 
@@ -22,7 +22,7 @@ def state(in_table: int, in_files: int, log: TopicBacklog = LOG) -> TopicState:
 
 
 def ranges(of: TopicState) -> list[tuple[int, int, tuple[TopicName, ...]]]:
-    return [(one.start, one.end, one.tables) for one in of.waitings()]
+    return [(one.start, one.end, one.tables) for one in of.waiting_ranges()]
 
 
 @pytest.mark.parametrize("storage_format", list(StorageFormat))
@@ -48,7 +48,7 @@ def test_tables_that_are_close_are_fed_together_from_the_one_behind_on() -> None
 def test_tables_that_are_far_apart_are_fed_in_turn() -> None:
     made = state(190, 110)
     assert ranges(made) == [(190, 200, (TOPIC,)), (110, 190, (COPY,))]
-    first, late = made.waitings()
+    first, late = made.waiting_ranges()
     assert first.since == made.since
     assert late.since == 0.0, "what one table has does not wait for more"
     made.choose(first)
@@ -70,7 +70,7 @@ def test_messages_that_are_read_back_are_cut_by_their_mean_size() -> None:
     held = backfill_before_log(LOG, 0, 60)
     assert (held.start_offset, held.durable_end) == (0, 60)
     with Client() as client:
-        cut = BackfillOrigin(client).cut_range
+        cut = BackfillSource(client).cut_range
         assert cut(held, 0, 60, range_bytes=25 * JOINED_BYTES, max_ranges=10) == [25, 50, 60]
         assert cut(held, 0, 60, range_bytes=25 * JOINED_BYTES, max_ranges=2) == [25, 50]
         assert cut(held, 0, 60, range_bytes=1, max_ranges=1) == [1]
@@ -96,6 +96,6 @@ def test_folders_are_looked_through_first_after_trouble_and_now_and_then() -> No
 def test_messages_are_awaited_if_writing_them_ends_a_wait(awaited_end: int, *, awaited: bool) -> None:
     backlog = TopicBacklog("a/b", "stream", 1, None, (), (), 0, 20, 1000, awaited_end)
     state = TopicState(backlog, RetryPause(1.0, 2.0), since=0.0, sinks=[Sink(backlog.name, committed=10)])
-    waiting = state.waiting()
+    waiting = state.first_waiting_range()
     assert waiting is not None
     assert waiting.awaited is awaited

@@ -25,7 +25,7 @@ from icestream.metadata.etcd.leases import EtcdLeases
 from icestream.metadata.store import LeaseExpiredError, OutcomeUnknownError, TransactionResult
 from icestream.model.errors import IcestreamError, UnavailableError
 
-FOLDER = "icestream-tickets/"
+FOLDER = "icestream-guards/"
 _LEASE_SECONDS = 3600
 _VOID = b"void"
 

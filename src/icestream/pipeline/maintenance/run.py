@@ -243,8 +243,8 @@ class Maintenance:
         table = self._tables.find(topic)
         if table is None and self._tables.find(copy_of(topic)) is not None:
             raise InvalidRequestError(
-                "the topic has plain Parquet files only. Maintenance does not change them: "
-                "their readers read every file in the folders",
+                "the topic has a Parquet copy only. Maintenance does not change it: "
+                "its readers read every file in the folders",
                 operation="maintain",
                 place=str(topic),
             )

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icestream.model.errors import DamagedError, IcestreamError
+from icestream.pipeline.spark.session import JobFailedError
 from icestream.pipeline.tasks import WRITE_OPERATION
 
 _FAULTS_OF_MESSAGES = frozenset({"invalid_message", "invalid_request", "too_large"})
-CRASHED = "job_failed"
+CRASHED = JobFailedError.code
 
 
 def may_be_the_messages(error: IcestreamError) -> bool:

@@ -64,13 +64,13 @@ class Quarantine:
             was_alone = poison_search.is_narrowing
             if not poison_search.narrow(ends, failed.end) or not was_alone:
                 return False  # a single frame is tried once more, alone
-            self._put_frame_aside(state, error)
+            self._keep_frame(state, error)
         except IcestreamError as reason:
             poison_search.verdict = None if reason.retryable else reason
             raise
         return True
 
-    def _put_frame_aside(self, state: TopicState, error: IcestreamError) -> None:
+    def _keep_frame(self, state: TopicState, error: IcestreamError) -> None:
         """Do steps 1 and 2, for each table that lacks the frame."""
         if needs_worker_probe(error):
             probe_workers(state, self._sources, self._spark, error)

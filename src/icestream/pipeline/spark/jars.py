@@ -125,6 +125,10 @@ def _java_options(folder: Path) -> Iterator[str]:
         if proxy.hostname:
             yield f"-D{scheme}.proxyHost={proxy.hostname}"
             yield f"-D{scheme}.proxyPort={proxy.port or 80}"
+    if direct := urllib.request.getproxies().get("no"):
+        hosts = (host.strip() for host in direct.split(","))
+        # Java wants `*.example.org` where the environment may say `.example.org`.
+        yield f"-Dhttp.nonProxyHosts={'|'.join(f'*{host}' if host.startswith('.') else host for host in hosts if host)}"
 
 
 def _reason(output: str) -> str:

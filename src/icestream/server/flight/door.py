@@ -22,6 +22,7 @@ from icestream.model.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from icestream.model.names import url_host
 from icestream.protocol.read import FramesTicket, QueryTicket, parse_ticket
 from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.access import VERBS, Access, callers_of, topics_of
@@ -142,7 +143,7 @@ class FlightDoor(flight.FlightServerBase):
         self._callers = callers or callers_of(storage)
         check_port(host, port)
         poll_directly(SERVER)
-        super().__init__(f"grpc://{host}:{port}", middleware=middleware_for(self._callers))
+        super().__init__(f"grpc://{url_host(host)}:{port}", middleware=middleware_for(self._callers))
 
     def _caller(self, context: flight.ServerCallContext) -> Caller:
         return caller_of(context, self._callers)

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from icestream.model.errors import OverloadedError, UnavailableError
+from icestream.model.names import url_host
 from icestream.server.http.errors import RETRY_AFTER_SECONDS, error_response
 from icestream.server.http.requests import MAX_ADMIN_BYTES
 from icestream.server.metrics import BrokerMetrics
@@ -185,7 +186,7 @@ class HttpDoor:
 
     @property
     def address(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        host = url_host(self._host)
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from icestream.model.errors import UnavailableError
+from icestream.model.names import url_host
 from icestream.server.metrics import BrokerMetrics
 from icestream.server.otlp.receiver import Receiver
 from icestream.server.otlp.status import Status, status_of
@@ -39,7 +40,7 @@ class GrpcDoor:
     def __init__(self, receiver: Receiver, metrics: BrokerMetrics, host: str, port: int) -> None:
         self._receiver = receiver
         self._metrics = metrics
-        self._host = f"[{host}]" if ":" in host else host
+        self._host = url_host(host)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="otlp")
         self._server = grpc.server(
             self._workers,

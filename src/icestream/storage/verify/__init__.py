@@ -9,7 +9,7 @@ For each topic it checks that
   own properties;
 - the rows of each file are in offset order (or its row groups are sorted, if the topic has a sort order), the manifests
   describe the file correctly, and in a table without partitions no two files overlap;
-- if a topic has plain Parquet files as well, or instead, the table that describes them passes the same checks;
+- if a topic has a Parquet copy as well, or instead, the table that describes it passes the same checks;
 - the log can be read to its end, every frame checked, and a log that existed is not missing;
 - the cloud objects follow on each other, their head counts them correctly, each exists with its size, and every frame,
   trailer and index is sound; where the log has the same messages, they are equal.

@@ -58,7 +58,7 @@ class Verification:
     waiting: int = 0
     """Messages of the log that are not in the table yet."""
     parquet_offset: int | None = None
-    """As `committed_offset`, of the topic's plain Parquet files; None where it has none."""
+    """As `committed_offset`, of the topic's Parquet copy; None where it has none."""
     parquet_files: int = 0
     parquet_rows: int = 0
     findings: list[Finding] = field(default_factory=list)

@@ -15,7 +15,7 @@ from icestream.model.names import TopicName
 from icestream.model.offsets import OffsetRanges
 from icestream.storage.verify.findings import Finding, Kind, Verification
 from icestream.table import RowGroup, StoredFile, TableContents, Tables, TopicTable, read_frame, read_record
-from icestream.table.parquet_copy import data_path, find_leftovers
+from icestream.table.parquet_copy import data_path, find_copy_orphans
 
 
 class FindTable(Protocol):
@@ -42,7 +42,7 @@ def open_tables(settings: Settings) -> Iterator[FindTable]:
 
 
 def find_all(topic: TopicName, tables: FindTable) -> list[TopicTable]:
-    """Return the existing tables of a topic: its own, and the one of its plain Parquet files."""
+    """Return the existing tables of a topic: its own, and the one of its Parquet copy."""
     found = (tables.find(name) for name in StorageFormat.BOTH.all_tables(topic))
     return [table for table in found if table is not None]
 
@@ -58,7 +58,7 @@ def note_plain_files(tables: Sequence[TopicTable], report: Verification) -> None
             report.parquet_offset = table.ledger.committed_offset
             if tables[0] is table:
                 report.parquet_files, report.parquet_rows = report.files, report.rows
-            if left := len(find_leftovers(table)):
+            if left := len(find_copy_orphans(table)):
                 report.notes.append(
                     f"{left} files in {data_path(table.properties)} are in no snapshot: a pipeline is about to commit "
                     "them, or has died; then the next one removes them"

@@ -12,11 +12,11 @@ What it guarantees:
 - A file has its name only when it is complete.
 - Files of others in these folders are never touched: the name of a copy's file begins with the id of its table.
 
-`layout` says where files lie. `leftovers` removes files that were written and never committed. Other packages use the
+`layout` says where files lie. `orphans` removes files that were written and never committed. Other packages use the
 names that are exported here, and need not know folders.
 """
 
 from icestream.table.parquet_copy.layout import data_path
-from icestream.table.parquet_copy.leftovers import discard_files, find_leftovers, holds_files, remove_leftovers
+from icestream.table.parquet_copy.orphans import discard_files, find_copy_orphans, holds_files, remove_copy_orphans
 
-__all__ = ["data_path", "discard_files", "find_leftovers", "holds_files", "remove_leftovers"]
+__all__ = ["data_path", "discard_files", "find_copy_orphans", "holds_files", "remove_copy_orphans"]

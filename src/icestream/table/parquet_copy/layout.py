@@ -46,7 +46,7 @@ def parquet_location(settings: Settings) -> str:
     given = settings.storage.parquet_path or _default_location(settings)
     if given is None:
         raise InvalidRequestError(
-            "there is no location for plain Parquet files: the catalog does not tell its warehouse",
+            "there is no location for the Parquet copy: the catalog does not tell its warehouse",
             operation="open table",
             remedy="set storage.parquet_path",
         )

@@ -42,12 +42,12 @@ _MAX_TRIES = 10
 _log = structlog.get_logger(__name__)
 
 
-def remove_leftovers(table: "TopicTable") -> "TopicTable":
+def remove_copy_orphans(table: "TopicTable") -> "TopicTable":
     """Run steps 1 to 3 and return the state after them. A table that is no Parquet copy is returned as it is."""
     if not table.is_parquet_copy:
         return table
     for _ in range(_MAX_TRIES):
-        found = find_leftovers(table)
+        found = find_copy_orphans(table)
         if not found:
             return table
         try:
@@ -55,16 +55,16 @@ def remove_leftovers(table: "TopicTable") -> "TopicTable":
         except CommitConflictError:
             table = table.refresh()
             continue
-        with catalog_errors("remove leftovers", str(table.name)):
+        with catalog_errors("remove orphans", str(table.name)):
             _io(table).remove_listed(data_path(table.properties), found)
         _log.info("uncommitted_parquet_files_removed", table=str(table.name), files=len(found))
         return fenced
     raise CommitConflictError(
-        f"another commit came first {_MAX_TRIES} times", operation="remove leftovers", place=str(table.name)
+        f"another commit came first {_MAX_TRIES} times", operation="remove orphans", place=str(table.name)
     )
 
 
-def find_leftovers(table: "TopicTable") -> list[str]:
+def find_copy_orphans(table: "TopicTable") -> list[str]:
     """Return the store's paths of files in the copy's folders that no snapshot names: step 1."""
     with catalog_errors("list files", str(table.name)):
         last = _last_hour(table)
@@ -91,7 +91,7 @@ def holds_files(table: "TopicTable", files: "Sequence[WrittenFile]") -> bool:
 def discard_files(table: "TopicTable", files: "Iterable[WrittenFile]") -> None:
     """Delete files of a Parquet copy that certainly no commit names or will name.
 
-    A file that the store does not delete is found as a leftover. Files of other tables are left to orphan clean-up.
+    A file that the store does not delete is found as an orphan. Files of other tables are left to orphan clean-up.
     """
     for file in files if table.is_parquet_copy else ():
         with suppress(Exception):  # any store raises its own errors

@@ -19,7 +19,7 @@ from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName, copy_of, is_copy, topic_of_table
 from icestream.table import Tables, TableSpec, TopicTable
 from icestream.table.files import RenamedFile
-from icestream.table.parquet_copy import leftovers as leftovers_module
+from icestream.table.parquet_copy import orphans as orphans_module
 from icestream.table.parquet_copy.layout import (
     DATA_PATH,
     first_hour_of_day,
@@ -28,7 +28,7 @@ from icestream.table.parquet_copy.layout import (
     own_file_pattern,
     parquet_location,
 )
-from icestream.table.parquet_copy.leftovers import discard_files, find_leftovers, holds_files, remove_leftovers
+from icestream.table.parquet_copy.orphans import discard_files, find_copy_orphans, holds_files, remove_copy_orphans
 from icestream.table.writer import write_to_tables
 
 TOPIC = TopicName("a", "b")
@@ -162,17 +162,17 @@ def test_what_was_never_committed_goes_and_what_was_stays(table: TopicTable) -> 
         path.write_bytes(b"not ours")
     unfinished = hour / f".{abandoned[0].path.rpartition('/')[2]}.part"
     unfinished.write_bytes(b"cut short")
-    clean = remove_leftovers(table)
+    clean = remove_copy_orphans(table)
     assert files(table) == sorted([*kept, *theirs])
     assert clean.snapshot_id != table.snapshot_id
     assert clean.ledger == table.ledger
     assert [offset for batch in clean.scan() for offset in batch["offset"].to_pylist()] == list(range(20))
-    assert remove_leftovers(clean) is clean, "without leftovers there is no fence"
+    assert remove_copy_orphans(clean) is clean, "without orphans there is no fence"
 
 
 def test_what_lies_in_a_table_without_commits_goes_too(table: TopicTable) -> None:
     table.writer().write([rows(0, 40)], max_memory_bytes=1 << 24)
-    remove_leftovers(table)
+    remove_copy_orphans(table)
     assert files(table) == []
 
 
@@ -181,7 +181,7 @@ def test_days_before_the_last_committed_one_are_not_looked_at(table: TopicTable)
     uuid = table.iceberg.metadata.table_uuid
     early = local(table.properties[DATA_PATH]) / "date=2026-11-30" / "hour=22" / f"{uuid.hex}-{'0' * 32}.parquet"
     early.write_bytes(b"")
-    assert find_leftovers(table) == []
+    assert find_copy_orphans(table) == []
 
 
 def test_manifests_of_older_days_are_not_opened(table: TopicTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,19 +196,19 @@ def test_manifests_of_older_days_are_not_opened(table: TopicTable, monkeypatch: 
 
     monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", note)
     last_day = {path.name for path in files(table) if "date=2026-12-02" in str(path)}
-    assert find_leftovers(table.refresh()) == []
+    assert find_copy_orphans(table.refresh()) == []
     assert 0 < len(opened) < len(table.manifests) / 2
     assert len(last_day) >= len(opened)
     opened.clear()
     abandoned = table.writer().write([rows(40, 41, minutes=60)], max_memory_bytes=1 << 24)
-    assert find_leftovers(table.refresh()) == [str(local(file.path)) for file in abandoned]
+    assert find_copy_orphans(table.refresh()) == [str(local(file.path)) for file in abandoned]
     assert 0 < len(opened) < len(table.manifests) / 2
 
 
 def test_a_pass_that_was_planned_before_the_fence_cannot_commit(table: TopicTable) -> None:
     table = write(table, 0, 5)
     late = table.writer().write([rows(5, 10)], max_memory_bytes=1 << 24)
-    fenced = remove_leftovers(table)
+    fenced = remove_copy_orphans(table)
     with pytest.raises(CommitConflictError):
         table.commit(late, start=5, end=10, epoch=1)
     assert not holds_files(fenced.refresh(), late)
@@ -217,7 +217,7 @@ def test_a_pass_that_was_planned_before_the_fence_cannot_commit(table: TopicTabl
 def test_a_file_that_is_committed_while_it_is_listed_stays(table: TopicTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table = write(table, 0, 5)
     late = table.writer().write([rows(5, 10)], max_memory_bytes=1 << 24)
-    find, asked = leftovers_module.find_leftovers, []
+    find, asked = orphans_module.find_copy_orphans, []
 
     def commit_after_the_listing(state: TopicTable) -> list[str]:
         found = find(state)
@@ -226,8 +226,8 @@ def test_a_file_that_is_committed_while_it_is_listed_stays(table: TopicTable, mo
             table.commit(late, start=5, end=10, epoch=1)
         return found
 
-    monkeypatch.setattr(leftovers_module, "find_leftovers", commit_after_the_listing)
-    after = remove_leftovers(table)
+    monkeypatch.setattr(orphans_module, "find_copy_orphans", commit_after_the_listing)
+    after = remove_copy_orphans(table)
     assert asked == [len(late), 0]
     assert holds_files(after, late)
     assert all(local(file.path).exists() for file in late)
@@ -237,7 +237,7 @@ def test_what_an_older_snapshot_names_stays(table: TopicTable) -> None:
     table = write(table, 0, 5)
     before = files(table)
     table.iceberg.delete("offset >= 0")
-    remove_leftovers(table.refresh())
+    remove_copy_orphans(table.refresh())
     assert files(table) == before
 
 
@@ -302,6 +302,6 @@ def test_hours_and_days_by_their_folders() -> None:
 def test_names_of_copies_are_not_those_of_topics() -> None:
     assert is_copy(copy_of(TOPIC))
     assert topic_of_table(copy_of(TOPIC)) == TOPIC
-    with pytest.raises(InvalidNameError, match="plain Parquet files"):
+    with pytest.raises(InvalidNameError, match="Parquet copy"):
         TopicName.parse(str(copy_of(TOPIC)))
     assert StorageFormat.PARQUET.all_tables(TOPIC) == (copy_of(TOPIC), TOPIC)
