@@ -9,11 +9,8 @@ STAMP  := $(VENV)/.synced
 UV_VERSION := 0.13.7
 # With bytecode files, each of the many Python processes starts a second sooner.
 unexport PYTHONDONTWRITEBYTECODE
-# `lanes` runs kinds of tests side by side, the longest first; `xdist` hands files of tests to two workers.
-RUNNER ?= lanes
+# Kinds of tests run side by side, the longest first: docs/decisions/0017-test-runner.md.
 KINDS_OF_TESTS := "pytest tests/fault" "pytest tests/integration" "pytest tests/unit tests/conformance tests/property" "pytest tests/e2e"
-RUN_lanes = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 3 $(KINDS_OF_TESTS)
-RUN_xdist = $(BIN)/pytest --numprocesses 2 --dist loadfile tests/fault tests/integration tests/e2e tests/conformance tests/property tests/unit
 
 .DEFAULT_GOAL := help
 .PHONY: help setup servers demo test check unit integration fault e2e soak mutants bench docs lock format clean
@@ -42,7 +39,7 @@ demo: setup ## publish, crash, replay, commit to Iceberg and verify, on this mac
 	@$(BIN)/icestream demo
 
 test: check servers ## everything that must pass: check, then all tests, three kinds at a time
-	@$(RUN_$(RUNNER))
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python dev/side_by_side.py 3 $(KINDS_OF_TESTS)
 
 check: setup ## lint, types, layers, dependencies, mutants' targets
 	@echo "check: ruff"      && $(BIN)/ruff check . && $(BIN)/ruff format --check .

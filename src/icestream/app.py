@@ -162,7 +162,7 @@ def run(settings: Settings) -> None:
     raise_file_limit()
     keep_freed_memory()
     stopping = stop_on_signals()
-    with Broker(settings) as broker, _pipeline_of(broker):
+    with Broker(settings) as broker, child_processes(broker):
         for door, address in broker.doors.items():
             sys.stdout.write(f"{door:9} {address}\n")
         freeze_loaded_objects()
@@ -193,7 +193,7 @@ def stop_on_signals() -> threading.Event:
 
 
 @contextlib.contextmanager
-def _pipeline_of(broker: Broker) -> Iterator[None]:
+def child_processes(broker: Broker) -> Iterator[None]:
     """Run the pipeline, and table maintenance on schedule, as processes of their own, if they are enabled."""
     settings = broker.settings
     timeout_seconds = settings.server.shutdown_timeout_ms / 1000

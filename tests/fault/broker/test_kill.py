@@ -13,7 +13,7 @@ from icestream.broker_process import BrokerProcess
 from icestream.testing.history import HistoryChecker, StoredMessage, rows
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-ROUNDS_PER_SEED = 150 if SOAK else 8
+ROUNDS_PER_SEED = 150 if SOAK else 5
 TOPICS = ("kill/first", "kill/second")
 TINY_SEGMENTS = {"ICESTREAM_WAL__MAX_FILE_SIZE": "65536", "ICESTREAM_WAL__FILE_SYNC__INTERVAL_MS": "50"}
 

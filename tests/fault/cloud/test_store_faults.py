@@ -23,7 +23,7 @@ from icestream.model.errors import ObjectExistsError, UnavailableError
 from icestream_servers import S3Server
 
 MIB = 1024 * 1024
-OPERATIONS = 4_000 if os.environ.get("ICESTREAM_SOAK") else 110
+OPERATIONS = 4_000 if os.environ.get("ICESTREAM_SOAK") else 70
 SEED = int(os.environ.get("ICESTREAM_SEED", "1"))
 RETRIES = 2
 TIMEOUT_MS = 500

@@ -21,7 +21,7 @@ from icestream.storage import IcebergStorage, Topic
 from icestream_servers import S3Server
 
 SEED = int(os.environ.get("ICESTREAM_SEED", "1"))
-FAULTS_MET = 3_000 if os.environ.get("ICESTREAM_SOAK") else 200
+FAULTS_MET = 3_000 if os.environ.get("ICESTREAM_SOAK") else 100
 PATIENCE_SECONDS = 120.0
 FAULTS: list[Fault] = [
     Answer(503),

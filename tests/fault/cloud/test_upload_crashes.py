@@ -14,7 +14,7 @@ from icestream.model.errors import UnavailableError
 from icestream.storage.cloud.log_source import NOTES_FILE
 from icestream.testing import SimulatedCrash
 
-RUNS = 5_000 if os.environ.get("ICESTREAM_SOAK") else 220
+RUNS = 5_000 if os.environ.get("ICESTREAM_SOAK") else 120
 
 
 def one_topic(world: World) -> None:

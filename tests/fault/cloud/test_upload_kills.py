@@ -13,7 +13,7 @@ from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage
 
-ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 4
+ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 3
 TOPIC = "default/kills"
 
 

@@ -24,7 +24,7 @@ from icestream.model.errors import IcestreamError, UnavailableError
 from icestream.model.names import TopicName
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-KILLS = 60 if SOAK else 6
+KILLS = 60 if SOAK else 4
 BROKER_KILLS = 20 if SOAK else 2
 PATIENCE_SECONDS = 120.0
 FILES, ROWS = 8, 150

@@ -19,9 +19,9 @@ from icestream.broker_process import BrokerProcess
 from icestream.pipeline.supervisor import Supervisor
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-KILLS: tuple[str, ...] = ("worker",) * 3 + ("broker",) * 2 + ("driver", "worker parent", "jvm")
+KILLS: tuple[str, ...] = ("worker",) * 2 + ("broker", "driver", "worker parent", "jvm")
 if SOAK:
-    KILLS += ("worker",) * 3 + ("broker",) * 3 + ("driver",)
+    KILLS += ("worker",) * 4 + ("broker",) * 4 + ("driver",)
 SETS_OF_KILLS = 10 if SOAK else 1
 TOPICS = ("first", "second", "third")
 

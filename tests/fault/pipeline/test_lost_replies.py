@@ -9,7 +9,7 @@ import pytest
 from tests.fault.pipeline.harness import InlineJobs, Site, once
 from tests.http_proxy import Answer, CutReply, CutRequest, DropReply, Fault, FaultProxy, Hold
 
-ROUNDS = 60 if os.environ.get("ICESTREAM_SOAK") else 8
+ROUNDS = 60 if os.environ.get("ICESTREAM_SOAK") else 5
 COMMIT: dict[str, Any] = {"method": "POST", "path": "/tables/"}
 MADE: dict[str, Fault] = {
     "no reply": DropReply(),

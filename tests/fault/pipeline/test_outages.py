@@ -14,7 +14,7 @@ from tests.tcp_proxy import TcpProxy
 from icestream.broker_process import BrokerProcess
 from icestream_servers import PostgresServer, RestCatalogServer, S3Server
 
-CUTS = 200 if os.environ.get("ICESTREAM_SOAK") else 20
+CUTS = 200 if os.environ.get("ICESTREAM_SOAK") else 12
 
 
 def publish_through(site: Site, count: int = 30) -> None:

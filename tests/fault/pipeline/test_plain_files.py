@@ -26,7 +26,7 @@ from icestream.pipeline.state import Sink
 from icestream.table import TopicTable
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-PASSES = 400 if SOAK else 20
+PASSES = 400 if SOAK else 12
 WITH_KILLS = ["both", "parquet"] if SOAK else ["both"]
 """`both` writes the Parquet copy and the table in one task, so it meets every point of `parquet`."""
 TOPICS = ("first", "second")

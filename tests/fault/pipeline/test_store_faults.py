@@ -14,7 +14,7 @@ from tests.http_proxy import Answer, CutReply, CutRequest, Delay, DropReply, Fau
 from icestream.broker_process import BrokerProcess
 from icestream_servers import RestCatalogServer, S3Server
 
-ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 4
+ROUNDS = 100 if os.environ.get("ICESTREAM_SOAK") else 3
 FAULTS: list[Fault] = [
     Answer(503),
     Answer(503, after_server=True),

@@ -8,7 +8,7 @@ import pytest
 from tests.fault.pipeline.harness import InlineJobs, Site, once
 from tests.fault.pipeline.oracle import rows_of
 
-ROUNDS = 60 if os.environ.get("ICESTREAM_SOAK") else 8
+ROUNDS = 60 if os.environ.get("ICESTREAM_SOAK") else 5
 
 
 def make_again(site: Site, count: int = 3) -> None:

@@ -12,7 +12,7 @@ from tests.fault.subscriptions.harness import SUBSCRIPTION, TOPIC, Consumers, ch
 from icestream import Client
 from icestream.broker_process import BrokerProcess
 
-ROUNDS = 80 if os.environ.get("ICESTREAM_SOAK") else 4
+ROUNDS = 80 if os.environ.get("ICESTREAM_SOAK") else 3
 CONSUMERS = {"exclusive": 1, "shared": 3, "failover": 2, "key-shared": 3}
 ENVIRON = {
     "ICESTREAM_SUBSCRIPTIONS__SESSION_TIMEOUT_MS": "1000",

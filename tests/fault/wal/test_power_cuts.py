@@ -14,7 +14,7 @@ from icestream.testing import DiskOperation, NameLoss, SimulatedDisk, Tearing
 from icestream.wal import Log, LogOptions
 
 SOAK = bool(os.environ.get("ICESTREAM_SOAK"))
-STATES_PER_SCENARIO = 7000 if SOAK else 500
+STATES_PER_SCENARIO = 7000 if SOAK else 300
 TINY = LogOptions(
     max_file_bytes=4096,
     max_group_bytes=2048,

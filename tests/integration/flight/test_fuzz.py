@@ -26,7 +26,7 @@ from tests.integration.flight.raw import IpcMessage, RawPut
 
 from icestream.broker_process import BrokerProcess
 
-EXAMPLES = 5000 if os.environ.get("ICESTREAM_SOAK") else 200
+EXAMPLES = 5000 if os.environ.get("ICESTREAM_SOAK") else 120
 TOPIC = "fuzz/topic"
 FIELDS = ("topic", "producer", "sequence", "ack", "more", "id", "start", "end", "max_messages", "schema", "prefix")
 ACTIONS = ("create_topic", "list_topics", "describe_topic", "update_topic", "open_producer", "stats", "ping")

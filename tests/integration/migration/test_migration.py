@@ -20,7 +20,7 @@ from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.names import TopicName
 
 PATIENCE_SECONDS = 120.0
-SMALL_FILES = 1_000 if os.environ.get("ICESTREAM_SOAK") else 200
+SMALL_FILES = 1_000 if os.environ.get("ICESTREAM_SOAK") else 100
 Rows = list[dict[str, Any]]
 
 
@@ -170,6 +170,17 @@ class TestFolders:
             assert "the folder region=eu has no int32 for column 'region'" in str(report.files[1].error)
         assert topics.client.read(topic).select(["id", "region"]).to_pylist() == [{"id": 0, "region": 17}]
 
+    def test_a_folder_name_that_is_no_text_refuses_its_files_and_holds_up_no_others(
+        self, topics: Topics, tmp_path: Path, tenant: str
+    ) -> None:
+        topic = topics.create(f"{tenant}/own", self.schema)
+        self.write(tmp_path, ["eu"])
+        odd = tmp_path / "region=M%FCnchen"
+        odd.mkdir()
+        pq.write_table(pa.table({"id": [7]}), odd / "x.parquet")
+        report = migrate(topics, tmp_path, topic=str(topic))
+        assert (report.published, sorted(states(report))) == (1, sorted([FileState.PUBLISHED, FileState.REFUSED]))
+
 
 class TestOtherTopics:
     def test_messages(self, topics: Topics, tmp_path: Path, tenant: str) -> None:
@@ -274,6 +285,19 @@ class TestWhatIsRefused:
         assert (refused.state, refused.published) == (FileState.REFUSED, 0)
         assert "its rows are in this topic" in str(refused.error)
         assert migrate(topics, copy, tenant=f"{tenant}x").published == 50
+
+    def test_a_damaged_copy_of_the_topic_holds_up_no_others(self, topics: Topics, tmp_path: Path, tenant: str) -> None:
+        pq.write_table(spans(50), tmp_path / "old.parquet")
+        migrate(topics, tmp_path, tenant=tenant)
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        pq.write_table(topics.client.read(traces(tenant)), copy / "a.parquet", compression="none")
+        damaged = bytearray((copy / "a.parquet").read_bytes())
+        damaged[4:24] = b"\xff" * 20  # the header of the first page
+        (copy / "a.parquet").write_bytes(damaged)
+        pq.write_table(spans(5), copy / "b.parquet")
+        report = migrate(topics, copy, tenant=tenant)
+        assert (states(report), report.published) == ([FileState.DAMAGED, FileState.PUBLISHED], 5)
 
 
 def test_the_data_files_of_another_topics_table(topics: Topics, tmp_path: Path, tenant: str) -> None:

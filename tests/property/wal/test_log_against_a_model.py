@@ -221,7 +221,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=10_000 if SOAK else 500,
+    max_examples=10_000 if SOAK else 250,
     stateful_step_count=40,
     deadline=None,
     derandomize=not SOAK,

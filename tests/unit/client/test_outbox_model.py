@@ -16,7 +16,7 @@ from icestream.model.clock import Backoff
 from icestream.model.errors import InvalidMessageError, LogUnavailableError, SequenceError, UnavailableError
 
 MAX_IN_FLIGHT = 4
-WALKS = 40_000 if os.environ.get("ICESTREAM_SOAK") else 1_000
+WALKS = 40_000 if os.environ.get("ICESTREAM_SOAK") else 500
 
 Copy = tuple[str, int, PendingBatch, int]
 """Producer name, sequence, batch and count, as they were when written."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icestream.model.errors import InvalidNameError
-from icestream.model.names import TopicName, check_producer
+from icestream.model.names import TopicName, check_producer, url_host
 from icestream.telemetry.tenants import check_tenant
 
 
@@ -57,3 +57,10 @@ def test_a_producers_name_is_printable_and_fits_the_frame(text: str) -> None:
     except InvalidNameError:
         return
     assert 1 <= len(text.encode()) <= 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("::1", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("a.example", "a.example")]
+)
+def test_an_ipv6_address_stands_in_brackets_in_a_url(host: str, expected: str) -> None:
+    assert url_host(host) == expected

@@ -9,7 +9,7 @@ from icestream.cloud import ObjectDescriptor, SegmentPart
 from icestream.config import load_settings
 from icestream.model.errors import DeadlineError
 from icestream.pipeline.cloud_backlog import CloudBacklog
-from icestream.pipeline.sources import MessageSources, cut_objects
+from icestream.pipeline.sources import MessageSources, backfill_before_log, cut_objects
 from icestream.protocol.pipeline import PipelineBacklog
 
 
@@ -50,6 +50,11 @@ def test_ranges_have_about_the_bytes_that_were_asked_for() -> None:
     assert cut_objects(topic, 7, topic.durable_end, range_bytes=10_000, max_ranges=9) == [107, 117, 217]
     assert cut_objects(topic, 7, topic.durable_end, range_bytes=5_000, max_ranges=9) == [57, 107, 112, 117, 167, 217]
     assert cut_objects(topic, 57, topic.durable_end, range_bytes=10_000, max_ranges=2) == [112, 167]
+
+
+def test_the_cloud_can_tell_where_another_table_has_to_fill_in() -> None:
+    found = backfill_before_log(backlog([(100, 10_000)]), 2, 5)
+    assert (found.topic, found.start_offset, found.durable_end) == ("a/b", 2, 5)
 
 
 class SilentHost:

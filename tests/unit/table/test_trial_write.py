@@ -26,6 +26,7 @@ KINDS = [
     pa.timestamp("ns", tz="UTC"),
     pa.list_(pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
     pa.map_(pa.string(), pa.float64()),
+    pa.uuid(),
 ]
 EVERY_KIND = stream_schema(pa.schema([pa.field(f"c{number}", kind, False) for number, kind in enumerate(KINDS)]))
 

@@ -91,10 +91,10 @@ def test_memory_is_bounded_however_long_the_range(open_table: OpenTable, partiti
     before = pa.default_memory_pool()
     pa.set_memory_pool(pool)
     try:
-        files = table.writer().write(_many(128 * MIB), max_memory_bytes=8 * MIB)
+        files = table.writer().write(_many(48 * MIB), max_memory_bytes=8 * MIB)
     finally:
         pa.set_memory_pool(before)
-    assert sum(file.message_count for file in files) == 128 * 1024
+    assert sum(file.message_count for file in files) == 48 * 1024
     assert pool.max_memory() < 16 * MIB
 
 
