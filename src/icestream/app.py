@@ -35,6 +35,7 @@ from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.flight.door import FlightDoor
 from icestream.server.http import HttpDoor, http_app
 from icestream.server.metrics import BrokerMetrics
+from icestream.server.socket.door import SocketDoor
 from icestream.storage import IcebergStorage
 
 _CLOSE_SECONDS = 0.25
@@ -83,6 +84,18 @@ class Broker:
                 )
                 resources.callback(self._close_flight, self._flight)
                 self.doors["flight"] = f"grpc://{url_host(server.host)}:{self._flight.port}"
+                if server.socket_port >= 0:
+                    socket_door = SocketDoor(
+                        self.storage,
+                        self.metrics,
+                        self._callers,
+                        host=server.host,
+                        port=server.socket_port,
+                        flight_port=self._flight.port,
+                    )
+                    resources.callback(socket_door.stop)
+                    self._flight.tell_socket(socket_door.address)
+                    self.doors["socket"] = f"tcp://{url_host(server.host)}:{socket_door.address.port}"
             if server.http_port >= 0:
                 app = http_app(
                     self.storage,

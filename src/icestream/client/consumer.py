@@ -3,18 +3,33 @@
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from icestream.client.socket import SocketReader
 from icestream.client.transport import Connection
 from icestream.model.clock import Backoff
-from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, is_temporary
-from icestream.model.messages import STREAM_SCHEMA, Message, end_offset, first_offset, messages_of, slice_from
+from icestream.model.errors import DamagedError, IcestreamError, InvalidRequestError, UnavailableError, is_temporary
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    MESSAGES_SCHEMA_ID,
+    STREAM_SCHEMA,
+    Encoding,
+    Frame,
+    Message,
+    end_offset,
+    first_offset,
+    messages_of,
+    messages_of_frames,
+    slice_from,
+    stream_batches,
+)
 from icestream.model.offsets import StartPosition
 
 PREFETCH_BYTES = 16 * 1024 * 1024
@@ -23,6 +38,16 @@ _log = logging.getLogger(__name__)
 
 _MESSAGE_COLUMNS = (STREAM_SCHEMA.names, [*STREAM_SCHEMA.names, "redelivery_count"])
 """What a consumer gets, and what a subscription gets."""
+
+
+_SCHEMAS = {MESSAGES_SCHEMA_ID: MESSAGE_SCHEMA}
+
+Delivery: TypeAlias = pa.RecordBatch | list[Frame]
+"""Messages as they came: decoded, or as the log stores them."""
+
+
+def _nbytes(delivery: Delivery) -> int:
+    return sum(frame.nbytes for frame in delivery) if isinstance(delivery, list) else delivery.nbytes
 
 
 def check_messages(batch: pa.RecordBatch) -> None:
@@ -43,9 +68,10 @@ def messages(batch: pa.RecordBatch) -> Iterator[Message]:
 class Consumer:
     """Reads from its start to the end of the topic, or on and on when following. Iterate over it once.
 
-    A thread of its own reads ahead, at most `PREFETCH_BYTES` or one batch: it gets the next batch while the caller
-    works on the last, and a call into Flight can be neither timed nor interrupted. When following, it survives the loss
-    of the broker: it reads on at the offset after the last one it got.
+    The caller's thread reads the broker's socket door by itself. Where there is none, or the broker selects messages, a
+    thread of its own reads from Flight, at most `PREFETCH_BYTES` or one batch ahead: a call into Flight can be neither
+    timed nor interrupted. When following, the consumer survives the loss of the broker: it reads on at the offset after
+    the last one it got.
     """
 
     def __init__(
@@ -71,7 +97,7 @@ class Consumer:
         self._next_offset = start.value if start.kind == "offset" else None
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._batches: deque[pa.RecordBatch] = deque()
+        self._delivered: deque[Delivery] = deque()
         self._held_bytes = 0
         self._is_finished = False
         self._error: IcestreamError | None = None
@@ -82,8 +108,19 @@ class Consumer:
         self._rows: Iterator[Message] = iter(())
         self.interruption: IcestreamError | None = None
         """When following: why the broker cannot be read from at the moment; None while it can."""
-        self._thread = threading.Thread(target=self._run, name="icestream-consumer", daemon=True)
-        self._thread.start()
+        self._backoff = Backoff()
+        self._socket: SocketReader | None = None
+        self._connect_at = 0.0
+        self._reading = threading.Lock()
+        """One thread at a time reads the socket."""
+        self._thread: threading.Thread | None = None
+        if where is not None or committed:
+            self._start_thread(self._run)
+
+    def _start_thread(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name="icestream-consumer", daemon=True)
+        thread.start()
+        self._thread = thread
 
     # ---- the caller's side
 
@@ -97,26 +134,51 @@ class Consumer:
 
         Raises what ended the stream.
         """
+        return self._as_batch(self._next(timeout))
+
+    def _next(self, timeout: float | None) -> "Delivery | None":
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._thread is None:
+            with self._lock:
+                if self._delivered or self._is_finished or self._is_closed:
+                    return self._take()
+            left = None if deadline is None else deadline - time.monotonic()
+            if (left is not None and left < 0 and timeout) or not self._read_socket(left):
+                return None
         with self._lock:
-            self._changed.wait_for(lambda: self._batches or self._is_finished or self._is_closed, timeout)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self._changed.wait_for(lambda: self._delivered or self._is_finished or self._is_closed, left)
             return self._take()
 
-    def poll_now(self) -> tuple[pa.RecordBatch | None, bool]:
-        """Return a batch if one is there, and whether the stream has ended; never waits."""
+    def _as_batch(self, delivery: "Delivery | None") -> pa.RecordBatch | None:
+        """Return what was delivered as Arrow. Frames that make several batches stay, but for the first."""
+        if not isinstance(delivery, list):
+            return delivery
+        first, *others = stream_batches(delivery, _SCHEMAS)
         with self._lock:
-            batch = self._take()
-            return batch, batch is None and (self._is_finished or self._is_closed)
+            self._delivered.extendleft(reversed(others))
+            self._held_bytes += sum(batch.nbytes for batch in others)
+        return first
+
+    def poll_now(self) -> tuple[pa.RecordBatch | None, bool]:
+        """Return a batch if one is there, and whether the stream has ended; never waits. Only after `listen`."""
+        with self._lock:
+            delivery = self._take()
+            has_ended = delivery is None and (self._is_finished or self._is_closed)
+        return self._as_batch(delivery), has_ended
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, from the reading thread, whenever `poll_now` may have something new."""
+        """Call `listener`, from a thread that reads ahead, whenever `poll_now` may have something new."""
         self._listener = listener
+        if self._thread is None:
+            self._start_thread(self._read_socket_ahead)
 
-    def _take(self) -> pa.RecordBatch | None:
-        if self._batches and not self._is_closed:
-            batch = self._batches.popleft()
-            self._held_bytes -= batch.nbytes
+    def _take(self) -> "Delivery | None":
+        if self._delivered and not self._is_closed:
+            delivery = self._delivered.popleft()
+            self._held_bytes -= _nbytes(delivery)
             self._changed.notify_all()
-            return batch
+            return delivery
         if self._error is not None and not self._is_closed:
             raise self._error
         return None
@@ -129,16 +191,16 @@ class Consumer:
             message = next(self._rows, None)
             if message is not None:
                 return message
-            batch = self.poll()
-            if batch is None:
+            delivery = self._next(None)
+            if delivery is None:
                 raise StopIteration
-            self._rows = messages(batch)
+            self._rows = messages_of_frames(delivery) if isinstance(delivery, list) else messages(delivery)
 
     @property
     def ended(self) -> bool:
         """Whether no more messages will come."""
         with self._lock:
-            return self._is_closed or (self._is_finished and not self._batches)
+            return self._is_closed or (self._is_finished and not self._delivered)
 
     def close(self) -> None:
         """Stop reading, from any thread. An iteration that waits for the next message ends."""
@@ -146,14 +208,19 @@ class Consumer:
             if self._is_closed:
                 return
             self._is_closed = True
-            reader = self._reader
-            self._batches.clear()
+            reader, socket = self._reader, self._socket
+            self._delivered.clear()
             self._changed.notify_all()
         if reader is not None:
             reader.cancel()
+        if socket is not None:
+            socket.end()
         self._notify()
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_TIMEOUT_S)
+        if self._reading.acquire(timeout=_JOIN_TIMEOUT_S):
+            self._drop_socket()
+            self._reading.release()
 
     def __enter__(self) -> Self:
         return self
@@ -163,15 +230,151 @@ class Consumer:
     ) -> None:
         self.close()
 
+    # ---- reading the socket
+
+    def _read_socket(self, timeout: float | None) -> bool:
+        """Take in what comes next, or why nothing more comes; False if nothing came within `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._reading.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return False
+        try:
+            while not (self._delivered or self._is_finished or self._is_closed):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                try:
+                    if self._socket is None and not self._open_socket(left):
+                        return self._thread is not None
+                    assert self._socket is not None
+                    self._receive(self._socket.next(left))
+                except TimeoutError:
+                    return False
+                except OSError as error:
+                    self._interrupt(UnavailableError(f"the connection broke: {error}", operation="read"))
+                except IcestreamError as error:
+                    self._interrupt(error)
+            return True
+        finally:
+            self._reading.release()
+
+    def _open_socket(self, timeout: float | None) -> bool:
+        """Connect, after a pause if a connection broke; False if that takes too long, or if Flight has to do it."""
+        pause = self._connect_at - time.monotonic()
+        if pause > 0:
+            with self._lock:
+                self._changed.wait_for(lambda: self._is_closed, pause if timeout is None else min(pause, timeout))
+            if self._is_closed or (timeout is not None and timeout < pause):
+                return False
+        peer = self._connection.open_socket()
+        reader = None if peer is None else SocketReader(peer, self._ticket())
+        if reader is None or not reader.is_served:
+            if reader is not None:
+                reader.close()
+            self._start_thread(self._run)
+            return False
+        with self._lock:
+            self._socket = reader
+        if self._is_closed:
+            reader.end()
+        self._is_accepted = True
+        self.interruption = None
+        if self._next_offset is None:
+            self._next_offset = reader.offset
+        return True
+
+    def _receive(self, delivery: "Delivery | None") -> None:
+        if delivery is None:
+            self._finish(None)
+            return
+        self._backoff.reset()
+        for part in self._checked(delivery):
+            with self._lock:
+                if not self._is_closed:
+                    self._delivered.append(part)
+                    self._held_bytes += _nbytes(part)
+        if self._is_complete():
+            self._finish(None)
+
+    def _checked(self, delivery: "Delivery") -> "Iterator[Delivery]":
+        """Yield what follows on the messages before, and what the limits leave of it."""
+        if not isinstance(delivery, list):
+            batch = self._within_end(self._following(delivery))
+            if batch.num_rows:
+                yield batch
+            return
+        first, end, expected = delivery[0].base_offset, delivery[-1].end_offset, self._next_offset
+        assert expected is not None
+        if first > expected:
+            raise DamagedError(
+                f"the broker sent offset {first} after {expected - 1}", operation="read", place=self._topic
+            )
+        is_whole = (
+            first == expected
+            and (self._end is None or end <= self._end)
+            and (self._remaining is None or end - first <= self._remaining)
+            and all(frame.encoding != Encoding.LOST for frame in delivery)
+        )
+        if is_whole:
+            self._next_offset = end
+            if self._remaining is not None:
+                self._remaining -= end - first
+            yield delivery
+            return
+        for batch in stream_batches(delivery, _SCHEMAS):
+            self._pass_over_lost(max(0, first_offset(batch) - self._reached))
+            part = self._within_end(self._following(batch))
+            if part.num_rows:
+                yield part
+        if self._remaining is None or self._remaining > 0:
+            self._pass_over_lost(max(0, (end if self._end is None else min(end, self._end)) - self._reached))
+
+    @property
+    def _reached(self) -> int:
+        offset: int | None = self._next_offset
+        assert offset is not None
+        return offset
+
+    def _within_end(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if self._end is None else slice_from(batch, 0, self._end)
+
+    def _interrupt(self, error: IcestreamError) -> None:
+        """Connect again later if that may help, else end."""
+        self._drop_socket()
+        if not self._follow or self._is_complete() or not (self._is_accepted and is_temporary(error)):
+            self._finish(error)
+            return
+        self.interruption = error
+        self._connect_at = time.monotonic() + self._backoff.next()
+
+    def _drop_socket(self) -> None:
+        with self._lock:
+            socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
+
+    def _read_socket_ahead(self) -> None:
+        while not (self._is_finished or self._is_closed):
+            self._read_socket_once()
+            self._notify()
+
+    def _read_socket_once(self) -> None:
+        with self._lock:
+            self._changed.wait_for(lambda: self._is_closed or self._held_bytes <= PREFETCH_BYTES)
+        self._read_socket(None)
+
+    def _finish(self, error: IcestreamError | None) -> None:
+        with self._lock:
+            self._is_finished = True
+            self._error = error
+            self._changed.notify_all()
+        self._notify()
+
     # ---- the reading thread
 
     def _run(self) -> None:
         error: IcestreamError | None = None
-        backoff = Backoff()
         while not self._is_closed:
             try:
                 for batch in self._read():
-                    backoff.reset()
+                    self._backoff.reset()
                     self._put(batch)
                 error = None
             except IcestreamError as failure:
@@ -182,12 +385,8 @@ class Consumer:
                 break
             self.interruption = error
             with self._lock:
-                self._changed.wait_for(lambda: self._is_closed, backoff.next())
-        with self._lock:
-            self._is_finished = True
-            self._error = error
-            self._changed.notify_all()
-        self._notify()
+                self._changed.wait_for(lambda: self._is_closed, self._backoff.next())
+        self._finish(error)
 
     def _is_complete(self) -> bool:
         if self._remaining is not None and self._remaining <= 0:
@@ -272,10 +471,10 @@ class Consumer:
     def _put(self, batch: pa.RecordBatch) -> None:
         with self._lock:
             self._changed.wait_for(
-                lambda: self._is_closed or not self._batches or self._held_bytes + batch.nbytes <= PREFETCH_BYTES
+                lambda: self._is_closed or not self._delivered or self._held_bytes + batch.nbytes <= PREFETCH_BYTES
             )
             if not self._is_closed:
-                self._batches.append(batch)
+                self._delivered.append(batch)
                 self._held_bytes += batch.nbytes
                 self._changed.notify_all()
         self._notify()

@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.publisher import Callbacks, Outbox, PendingBatch, Publisher
+from icestream.client.socket import SocketStream, connect
 from icestream.model.errors import (
     ClosedError,
     DeadlineError,
@@ -32,7 +35,9 @@ from icestream.model.errors import (
     UnavailableError,
     error_from_dict,
 )
+from icestream.model.messages import MESSAGE_SCHEMA
 from icestream.protocol.publish import PublishOutcome, parse_outcome
+from icestream.protocol.socket import MessageSocket, SocketAddress
 
 CLIENT = "-event_engine_client"
 SERVER = "-event_engine_listener"
@@ -72,6 +77,9 @@ _CHANNEL = [
 ]
 
 
+_NO_SOCKET_SECONDS = 30.0
+"""How long a client stays with Flight after it could not reach the socket door."""
+
 _REPEATABLE = frozenset(
     [
         "backlog",
@@ -99,6 +107,7 @@ class Connection:
     def __init__(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.url = endpoint.url
+        self._no_socket_until = 0.0
         self._closed = False
         headers = [] if endpoint.token is None else [(b"authorization", f"Bearer {endpoint.token}".encode())]
         self._options = partial(fl.FlightCallOptions, headers=headers)
@@ -112,6 +121,27 @@ class Connection:
             generic_options=_CHANNEL,
         )
         self._client = self._new_client()
+
+    def open_socket(self) -> MessageSocket | None:
+        """Connect to the broker's socket door; None if it has none, or something lies between.
+
+        Raises why the broker refuses this client. A door that cannot be reached is tried again after a while.
+        """
+        if time.monotonic() < self._no_socket_until:
+            return None
+        self._no_socket_until = time.monotonic() + _NO_SOCKET_SECONDS
+        told = self.action("ping", {}).get("socket")
+        if told is None:
+            return None
+        address = msgspec.convert(told, SocketAddress)
+        if urlsplit(self.url).port != address.flight_port:
+            return None
+        try:
+            peer = connect(self.endpoint, address)
+        except OSError:
+            return None
+        self._no_socket_until = 0.0
+        return peer
 
     def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
         """Make an administrative call; fields that are None are left out. `timeout_s` is for calls that take long."""
@@ -404,9 +434,7 @@ class PublishTransport:
 
     def _connect(self) -> None:
         try:
-            stream = DoPutStream(
-                self._connection, self._schema, on_outcome=self._on_outcome, on_end=self._on_stream_end
-            )
+            stream = self._open_stream()
         except IcestreamError as error:
             with self.lock:
                 self.publisher.connect_failed(error, time.monotonic())
@@ -419,6 +447,11 @@ class PublishTransport:
                 return
         stream.finish()
         stream.join(_JOIN_TIMEOUT_S)
+
+    def _open_stream(self) -> Any:
+        if self._schema.equals(MESSAGE_SCHEMA) and (peer := self._connection.open_socket()) is not None:
+            return SocketStream(peer, self._connection.url, on_outcome=self._on_outcome, on_end=self._on_stream_end)
+        return DoPutStream(self._connection, self._schema, on_outcome=self._on_outcome, on_end=self._on_stream_end)
 
     def _on_outcome(self, outcome: PublishOutcome) -> None:
         now = time.monotonic()

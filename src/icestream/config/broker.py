@@ -12,7 +12,7 @@ from icestream.model.units import GIB, KIB, MIB, TIB
 
 _PORT = Allowed("a port up to 65535; 0 takes a free port, a negative number turns the protocol off")
 _MAX_PORT = 65_535
-_DOORS = ("flight_port", "http_port", "danube_port", "otlp_grpc_port", "otlp_http_port")
+_DOORS = ("flight_port", "http_port", "socket_port", "danube_port", "otlp_grpc_port", "otlp_http_port")
 
 Port = Annotated[int, _PORT, Field(ge=-_MAX_PORT, le=_MAX_PORT)]
 
@@ -27,6 +27,11 @@ class ServerSettings(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address that all ports bind to.")
     flight_port: Port = Field(default=8815, description="Arrow Flight, the native protocol.")
     http_port: Port = Field(default=8816, description="HTTP: health, metrics, admin API and dashboard.")
+    socket_port: Port = Field(
+        default=0,
+        description="Small messages of the native clients, with less delay than Flight. Clients learn the port from "
+        "the Flight door, and use Flight where they cannot reach it: set it where a firewall needs to know it.",
+    )
     danube_port: Port = Field(default=6650, description="Danube's gRPC protocol.")
     otlp_grpc_port: Port = Field(default=4317, description="OpenTelemetry over gRPC.")
     otlp_http_port: Port = Field(default=4318, description="OpenTelemetry over HTTP.")

@@ -20,6 +20,7 @@ from icestream.model.enums import AckLevel, StorageFormat, StorageKind
 from icestream.model.messages import decode_schema
 from icestream.protocol.parsing import MAX_INT, Request, Response
 from icestream.protocol.pipeline import WriteFigures
+from icestream.protocol.socket import SocketAddress
 
 MAX_OBJECTS = 1_000
 """Most cloud objects in one response."""
@@ -284,6 +285,8 @@ class NoFields(Request):
 class BrokerVersion(Response):
     version: str
     broker_id: str
+    socket: SocketAddress | None = None
+    """The socket door, where small messages are faster; None if it is closed."""
 
 
 # Figures

@@ -103,7 +103,7 @@ def lone_message(request: bytes, *bodies: bytes) -> bytes:
     return b"".join((_HEAD.pack(_LONE, len(request)), request, *bodies))
 
 
-def split_lone_message(data: bytes) -> tuple[memoryview, memoryview]:
+def split_lone_message(data: bytes | memoryview) -> tuple[memoryview, memoryview]:
     """Return the request, and the body or bodies."""
     if len(data) < _HEAD.size or data[0] != _LONE:
         raise InvalidRequestError(

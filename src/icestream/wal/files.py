@@ -76,24 +76,36 @@ class Files(Protocol):
 def write_durably(file: File, buffers: Sequence[Bytes], position: int) -> None:
     """Write all bytes durably, in one call if they fit into one."""
     at_once = len(buffers) <= _MAX_BUFFERS
+    if at_once:  # the way of every acknowledgement: nearly always the file takes all
+        written = file.write(buffers, position, durable=True)
+        left = sum(map(len, buffers)) - written
+        if not left:
+            return
+        if written:
+            buffers, position = _after(buffers, written), position + written
     write_all(file, buffers, position, durable=at_once)
     if not at_once:
         file.datasync()
 
 
+def _after(buffers: Sequence[Bytes], written: int) -> list[Bytes]:
+    """Return what is left of buffers whose first bytes were written."""
+    left = [memoryview(buffer) for buffer in buffers]
+    while left and written >= len(left[0]):
+        written -= len(left.pop(0))
+    return [left[0][written:], *left[1:]] if left and written else [*left]
+
+
 def write_all(file: File, buffers: Sequence[Bytes], position: int, *, durable: bool = False) -> None:
     """Write all bytes, in as many calls as the file needs."""
     for first in range(0, len(buffers), _MAX_BUFFERS):
-        pending = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
+        pending: Sequence[Bytes] = [memoryview(buffer) for buffer in buffers[first : first + _MAX_BUFFERS]]
         while pending:
             written = file.write(pending, position, durable=durable)
             if written <= 0:
                 raise OSError("the file took no more bytes")
             position += written
-            while pending and written >= len(pending[0]):
-                written -= len(pending.pop(0))
-            if pending and written:
-                pending[0] = pending[0][written:]
+            pending = _after(pending, written)
 
 
 def write_file(files: Files, path: Path, buffers: Sequence[Bytes]) -> None:

@@ -138,11 +138,12 @@ class GroupCommit:
         """
         with self.mutex:
             admit(append)
-            self._queue.append(append)
-            if self._leading:
-                return
+            leads = not self._leading
             self._leading = True
-        self._begin(inline=inline)
+            if not (leads and inline):
+                self._queue.append(append)
+        if leads:
+            self._begin([append] if inline else None)
 
     def add_all(self, appends: Sequence[Append], admit: Callable[[Append], None], *, inline: bool) -> None:
         """Queue several appends as one group if they fit into one. Those that `admit` refuses finish with its error."""
@@ -160,18 +161,19 @@ class GroupCommit:
         for append, refusal in refused:
             append.finish(refusal)
         if leads:
-            self._begin(inline=inline)
+            self._begin(self._take_group() if inline else None)
 
-    def _begin(self, *, inline: bool) -> None:
-        if inline or self._pool is None:
-            self._lead()
+    def _begin(self, group: list[Append] | None) -> None:
+        """Lead, beginning with a group in this thread, or in the pool with what is queued."""
+        if group is not None or self._pool is None:
+            self._lead(group)
         else:
             self._pool.submit(self._lead)
 
-    def _lead(self) -> None:
+    def _lead(self, group: list[Append] | None = None) -> None:
         """Commit a group, hand the queue over or stop leading if it is empty, and call the callbacks."""
         while True:
-            group = self._take_group()
+            group = group or self._take_group()
             try:
                 self._commit(group)
             except Exception as error:  # noqa: BLE001 - every append must get an outcome, whatever the error is
@@ -186,19 +188,23 @@ class GroupCommit:
             self._notify()
             if not queued or self._pool is not None:
                 return
+            group = None
 
     def _notify(self) -> None:
         """Call the callbacks of finished groups, in the groups' order, unless another thread is doing so."""
+        with self.mutex:
+            if self._notifying or not self._done:
+                return
+            self._notifying = True
+            group, refusal = self._done.popleft()
         while True:
-            with self.mutex:
-                if self._notifying or not self._done:
-                    return
-                self._notifying = True
-                group, refusal = self._done.popleft()
             for append in group:
                 append.finish(refusal)
             with self.mutex:
-                self._notifying = False
+                if not self._done:
+                    self._notifying = False
+                    return
+                group, refusal = self._done.popleft()
 
     def _take_group(self) -> list[Append]:
         """Take as many queued batches as one commit may write, at least one. An action is a group of its own."""

@@ -250,11 +250,12 @@ class SegmentWriter:
     def append(self, buffers: Sequence[Bytes], frames: Sequence[Frame], sizes: Sequence[int], *, durable: bool) -> None:
         """Write frames that take these sizes in the file. With `durable`, they are durable on return."""
         position, nbytes = self.active.position, sum(sizes)
-        if self._options.preallocate_bytes:
+        end = position + nbytes
+        if self._options.preallocate_bytes and end > self._filled:
             if durable and nbytes <= self._options.small_commit_bytes:
-                self._fill(position + nbytes)
+                self._fill(end)
             else:
-                self._reserve(position + nbytes)
+                self._reserve(end)
         if durable:
             write_durably(self.active.file, buffers, position)
         else:

@@ -198,6 +198,6 @@ def test_a_consumer_reads_ahead_only_so_far(client: Client, monkeypatch: pytest.
     with client.consume(TOPIC) as consumer:
         seen = []
         for batch in consumer.batches():
-            assert len(consumer._batches) <= 1
+            assert len(consumer._delivered) <= 1
             seen += batch.column("offset").to_pylist()
     assert seen == list(range(70))

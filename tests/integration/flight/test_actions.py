@@ -148,7 +148,7 @@ def test_figures_of_one_topic_or_of_all_and_of_the_broker(client: PlainClient) -
 def test_a_ping_is_answered_with_version_and_broker_id(client: PlainClient) -> None:
     answer = client.action("ping")
     assert answer["version"] == VERSION
-    assert answer.keys() == {"version", "broker_id"}
+    assert answer.keys() == {"version", "broker_id", "socket"}
     assert client.action("ping", b"") == answer
 
 

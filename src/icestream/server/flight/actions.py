@@ -13,6 +13,7 @@ from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.protocol import admin, pipeline, subscribe
 from icestream.protocol.parsing import given, parse
+from icestream.protocol.socket import SocketAddress
 from icestream.server.access import ACTIONS, Access, open_subscription, subscription_stats, topics_of
 from icestream.storage import (
     IcebergStorage,
@@ -45,6 +46,7 @@ class Actions:
         self, storage: IcebergStorage, version: str, figures: PipelineFigures, tenants: TenantFigures | None = None
     ) -> None:
         self._storage = storage
+        self.socket_address: SocketAddress | None = None
         self._tenants = tenants or TenantFigures(storage, figures)
         self._version = version
         self._broker_id = str(uuid4())
@@ -194,7 +196,7 @@ class Actions:
         return self._tenants.page(caller, request.after, request.limit)
 
     def _ping(self, _: admin.NoFields) -> admin.BrokerVersion:
-        return admin.BrokerVersion(version=self._version, broker_id=self._broker_id)
+        return admin.BrokerVersion(version=self._version, broker_id=self._broker_id, socket=self.socket_address)
 
     # The pipeline
 

@@ -24,6 +24,7 @@ from icestream.model.errors import (
 )
 from icestream.model.names import url_host
 from icestream.protocol.read import FramesTicket, QueryTicket, parse_ticket
+from icestream.protocol.socket import SocketAddress
 from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.access import VERBS, Access, callers_of, topics_of
 from icestream.server.flight.actions import Actions
@@ -144,6 +145,10 @@ class FlightDoor(flight.FlightServerBase):
         check_port(host, port)
         poll_directly(SERVER)
         super().__init__(f"grpc://{url_host(host)}:{port}", middleware=middleware_for(self._callers))
+
+    def tell_socket(self, address: SocketAddress) -> None:
+        """Tell clients where the socket door is."""
+        self._actions.socket_address = address
 
     def _caller(self, context: flight.ServerCallContext) -> Caller:
         return caller_of(context, self._callers)

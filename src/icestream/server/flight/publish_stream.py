@@ -61,7 +61,7 @@ class PublishStream:
         self._received = 0
         self._seen = 0
 
-    def receive(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
+    def receive(self, batch: pa.RecordBatch | None, metadata: bytes | memoryview) -> None:
         """Publish a batch, or the message in the metadata. An error is its acknowledgement; the stream stays."""
         number = self._received
         self._received += 1

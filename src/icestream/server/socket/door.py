@@ -1,0 +1,148 @@
+"""One connection of the socket door, from `hello` to its end."""
+
+import contextlib
+import secrets
+import socket
+import struct
+import threading
+from typing import Any
+
+import pyarrow as pa
+
+from icestream.model.callers import Caller, Callers
+from icestream.model.errors import IcestreamError, InvalidMessageError, InvalidRequestError, UnavailableError
+from icestream.model.messages import MESSAGE_SCHEMA, is_compressed
+from icestream.protocol.parsing import parse
+from icestream.protocol.read import ReadTicket
+from icestream.protocol.socket import (
+    LENGTH,
+    MAX_HELLO_BYTES,
+    MAX_OVERHEAD_BYTES,
+    VERSION,
+    Hello,
+    Kind,
+    MessageSocket,
+    SocketAddress,
+    Welcome,
+    message,
+    split_batch,
+)
+from icestream.server.flight.publish_stream import PublishStream
+from icestream.server.metrics import BrokerMetrics
+from icestream.server.socket.listener import Listener
+from icestream.server.socket.read import SocketRead
+from icestream.storage import IcebergStorage
+
+_DOOR = "socket"
+_HELLO_SECONDS = 10.0
+
+
+class SocketDoor:
+    def __init__(
+        self,
+        storage: IcebergStorage,
+        metrics: BrokerMetrics,
+        callers: Callers,
+        *,
+        host: str,
+        port: int,
+        flight_port: int,
+    ) -> None:
+        self._storage = storage
+        self._metrics = metrics
+        self._callers = callers
+        server = storage.settings.server
+        self._max_bytes = server.max_batch_bytes + MAX_OVERHEAD_BYTES
+        self._stopping = threading.Event()
+        self._listener = Listener(
+            host,
+            port,
+            self._serve,
+            door=_DOOR,
+            setting="server.socket_port",
+            max_connections=server.max_connections,
+            max_per_address=server.max_connections,
+        )
+        self.address = SocketAddress(secrets.token_hex(16), self._listener.port, flight_port)
+        self._listener.start()
+
+    def stop(self) -> None:
+        """Acknowledge what was received, then end all connections."""
+        self._stopping.set()
+        self._listener.stop()
+
+    def _serve(self, connection: socket.socket) -> None:
+        peer = MessageSocket(connection)
+        try:
+            caller = self._hello(peer)
+            with self._metrics.open_stream(_DOOR):
+                self._converse(peer, caller)
+        except IcestreamError as error:
+            peer.send(message(Kind.ERROR, error.to_dict()))
+
+    def _hello(self, peer: MessageSocket) -> Caller:
+        """Return the caller, once it has said who it is."""
+        peer.set_timeout(_HELLO_SECONDS)
+        first = peer.receive(MAX_HELLO_BYTES)
+        if first is None or first[0] != Kind.HELLO:
+            raise InvalidRequestError("a connection begins with a hello", operation="connect")
+        hello = parse(first[1:], Hello, operation="connect")
+        if hello.version != VERSION:
+            raise InvalidRequestError(f"version {hello.version} is not known here", operation="connect")
+        caller = self._callers.identify(None if hello.token is None else f"Bearer {hello.token}", operation="connect")
+        if hello.broker != self.address.broker:
+            raise InvalidRequestError("this is another broker", operation="connect", remedy="connect again")
+        peer.send(message(Kind.HELLO, Welcome(VERSION)))
+        peer.set_timeout(None)
+        return caller
+
+    def _converse(self, peer: MessageSocket, caller: Caller) -> None:
+        """Serve what the first message begins: publishing, or one read."""
+        first = peer.receive(self._max_bytes)
+        if first is None:
+            return
+        if first[0] == Kind.READ:
+            ticket = parse(first[1:], ReadTicket, operation="read")
+            with contextlib.closing(SocketRead(self._storage, ticket, caller)) as read:
+                read.run(peer, self._metrics, self._stopping.is_set)
+        else:
+            self._publish(peer, caller, first)
+
+    def _publish(self, peer: MessageSocket, caller: Caller, first: memoryview) -> None:
+        stream = PublishStream(self._storage, _OutcomeWriter(peer), self._metrics, caller)
+        received: memoryview | None = first
+        try:
+            while received is not None:
+                if self._stopping.is_set():
+                    raise UnavailableError("the broker is stopping", operation="publish", remedy="connect again")
+                kind = received[0]
+                if kind == Kind.LONE_MESSAGES:
+                    stream.receive(None, received)
+                elif kind == Kind.BATCH:
+                    request, data = split_batch(received)
+                    stream.receive(_batch(data), request)
+                else:
+                    raise InvalidRequestError(f"a message of kind {kind} is not expected here", operation="publish")
+                received = peer.receive(self._max_bytes)
+        finally:
+            stream.finish(lambda: peer.is_gone or self._stopping.is_set())
+
+
+class _OutcomeWriter:
+    def __init__(self, peer: MessageSocket) -> None:
+        self._peer = peer
+
+    def write(self, outcome: Any) -> None:
+        self._peer.send(LENGTH.pack(1 + len(outcome)) + Kind.OUTCOME.to_bytes() + outcome)
+
+
+def _batch(data: memoryview) -> pa.RecordBatch:
+    """Return a published batch. Its columns are slices of the message, so it takes no memory of its own."""
+    try:
+        if is_compressed(data):
+            raise InvalidMessageError(
+                "the batch is compressed", operation="publish", remedy="send batches without compression"
+            )
+        return pa.ipc.read_record_batch(pa.py_buffer(data), MESSAGE_SCHEMA)
+    except (pa.ArrowException, OSError, struct.error) as error:
+        raise InvalidMessageError(f"the batch cannot be decoded: {error}", operation="publish") from error

@@ -1,0 +1,144 @@
+"""Accepts connections, each served by a thread of its own, within limits.
+
+A connection that says nothing is closed after `hello_seconds`. Refused and failed connections are counted, and logged
+once a minute at most: whoever opens connections cannot fill the log.
+"""
+
+import contextlib
+import errno
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic, sleep
+
+import structlog
+
+from icestream.model.errors import UnavailableError
+
+_BACKLOG = 512
+_PAUSE_SECONDS = 0.1
+_LOG_SECONDS = 60.0
+_JOIN_SECONDS = 1.0
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_log = structlog.get_logger(__name__)
+
+Serve = Callable[[socket.socket], None]
+
+
+class Listener:
+    """Calls `serve` in a thread for each connection, and closes the connection when it returns."""
+
+    def __init__(
+        self, host: str, port: int, serve: Serve, *, door: str, setting: str, max_connections: int, max_per_address: int
+    ) -> None:
+        self._serve = serve
+        self._door = door
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, str] = {}
+        self._per_address: Counter[str] = Counter()
+        self._refused = 0
+        self._logged_at = -_LOG_SECONDS
+        self._stopping = False
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(address)
+            self._socket.listen(_BACKLOG)
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot listen at {host}:{port}: {error.strerror or error}",
+                operation=f"open the {door} door",
+                remedy=f"stop what listens there, or choose another {setting}",
+                retryable=False,
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, name=f"{door}-accept", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    def stop(self) -> None:
+        """Accept no more, and end all connections."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                connection, address = self._socket.accept()
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS:
+                    self._note_refusal(str(error))
+                    sleep(_PAUSE_SECONDS)
+                continue
+            self._take(connection, str(address[0]))
+
+    def _take(self, connection: socket.socket, address: str) -> None:
+        with self._lock:
+            reason = self._reason_to_refuse(address)
+            if reason is None:
+                self._open[connection] = address
+                self._per_address[address] += 1
+        if reason is not None:
+            connection.close()
+            self._note_refusal(reason)
+            return
+        thread = threading.Thread(
+            target=self._run_one, args=(connection,), name=f"{self._door}-connection", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self._forget(connection)
+            self._note_refusal(str(error))
+
+    def _reason_to_refuse(self, address: str) -> str | None:
+        if self._stopping:
+            return "the broker is stopping"
+        if len(self._open) >= self._max_connections:
+            return f"{self._max_connections} connections are open"
+        if self._per_address[address] >= self._max_per_address:
+            return f"{self._max_per_address} connections of {address} are open"
+        return None
+
+    def _run_one(self, connection: socket.socket) -> None:
+        try:
+            self._serve(connection)
+        except (OSError, ValueError):
+            pass  # the other side is gone
+        except Exception:  # noqa: BLE001 - the thread ends here
+            _log.exception("connection_failed", door=self._door)
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            address = self._open.pop(connection)
+            self._per_address[address] -= 1
+            if not self._per_address[address]:
+                del self._per_address[address]
+        connection.close()
+
+    def _note_refusal(self, reason: str) -> None:
+        self._refused += 1
+        now = monotonic()
+        if now - self._logged_at >= _LOG_SECONDS:
+            _log.warning("connections_refused", door=self._door, count=self._refused, last_reason=reason)
+            self._logged_at, self._refused = now, 0

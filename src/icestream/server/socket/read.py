@@ -1,0 +1,86 @@
+"""A read over the socket door: frames as the log stores them, not decoded here; batches from the other tiers."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from icestream.model.callers import Caller
+from icestream.model.errors import ClosedError
+from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.model.offsets import StartPosition
+from icestream.protocol.read import ReadTicket
+from icestream.protocol.socket import Kind, MessageSocket, ReadBegins, batch_message, frames_message, message
+from icestream.reader import TopicReader
+from icestream.server.metrics import BrokerMetrics
+from icestream.storage import IcebergStorage
+from icestream.wal import LogReader
+
+_GONE_CHECK_SECONDS = 1.0
+_READ_BYTES = 1 << 20
+_NOTHING = msgspec.json.encode({})
+
+
+class SocketRead:
+    def __init__(self, storage: IcebergStorage, ticket: ReadTicket, caller: Caller) -> None:
+        self._topic = storage.topic(caller.check_topic(ticket.topic, operation="read"))
+        self._ticket = ticket
+        self._offset = self._topic.start_offset_of(StartPosition.from_json(ticket.start))
+        log = self._topic.log
+        self._end = log.durable_end if ticket.end is None and not ticket.follow else ticket.end
+        self._frames: LogReader | None = None
+        self._batches: TopicReader | None = None
+
+    def run(self, peer: MessageSocket, metrics: BrokerMetrics, is_stopping: Callable[[], bool]) -> None:
+        """Send messages until the end of the range, or until the client is gone."""
+        ticket = self._ticket
+        if (
+            self._topic.body_schema is not MESSAGE_SCHEMA
+            or ticket.columns is not None
+            or ticket.filter is not None
+            or ticket.committed
+        ):
+            peer.send(message(Kind.END, {}))  # Flight does the rest
+            return
+        peer.send(message(Kind.READ, ReadBegins(self._offset)))
+        try:
+            while (self._end is None or self._offset < self._end) and not is_stopping():
+                if not self._send_next(peer, metrics):
+                    if not ticket.follow:
+                        break
+                    if not self._topic.log.wait_past(self._offset, _GONE_CHECK_SECONDS) and peer.is_gone:
+                        return
+        except ClosedError as error:
+            raise self._topic.gone_error() from error
+        if is_stopping():
+            raise self._topic.gone_error()
+        peer.send(message(Kind.END, {}))
+
+    def _send_next(self, peer: MessageSocket, metrics: BrokerMetrics) -> bool:
+        """Send what follows; False if there is nothing at the moment."""
+        log = self._topic.log
+        if self._offset < log.start_offset:
+            return self._send_batches(peer, metrics)
+        if self._frames is None:
+            self._frames = LogReader(log, self._offset)
+        frames = self._frames.read(_READ_BYTES)
+        if not frames:
+            return False
+        peer.send(*frames_message(frames))
+        self._offset = frames[-1].end_offset
+        metrics.delivered(self._offset - frames[0].base_offset, sum(len(frame.body) for frame in frames))
+        return True
+
+    def _send_batches(self, peer: MessageSocket, metrics: BrokerMetrics) -> bool:
+        """Send what the log no longer has: from the cloud or the table."""
+        if self._batches is None:
+            self._batches = self._topic.reader(StartPosition.offset(self._offset))
+        for batch in self._batches.read():
+            peer.send(*batch_message(_NOTHING, batch))
+            metrics.delivered(batch.num_rows, batch.nbytes)
+        has_moved, self._offset = self._batches.offset > self._offset, self._batches.offset
+        return has_moved
+
+    def close(self) -> None:
+        for reader in (self._frames, self._batches):
+            if reader is not None:
+                reader.close()
