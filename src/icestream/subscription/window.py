@@ -248,7 +248,7 @@ class Window:
         return rows[delivered] + low, rows[~delivered] + low, None if following == NEVER_MS else following
 
     def wake(self, rows: Rows) -> None:
-        """Make delayed messages ready."""
+        """Make delayed or dead messages ready."""
         self._arrays["state"][rows] = MessageState.READY
 
     # For the record and the figures
