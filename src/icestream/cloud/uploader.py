@@ -181,6 +181,8 @@ class Uploader:
         """Reconcile the notes with the head, which is authoritative."""
         with self._changing:  # a thread that is about to change the head relies on the one it read
             head = self._registry.refresh()
+        # A publish with an unknown outcome may have happened: the map then lacks an object that the head counts.
+        self._objects.forget()
         notes = self._notes_file.load()
         if notes is not None and notes.stream_id != self._stream_id:
             notes = None

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
@@ -10,6 +11,7 @@ from tests.memory_objects import MemoryObjects
 from icestream.cloud import ObjectMap, UploadHead
 from icestream.cloud.object import ObjectName, object_key
 from icestream.metadata import keys
+from icestream.metadata.store import OutcomeUnknownError
 from icestream.model.errors import ConflictError, DamagedError, StaleEpochError, UnavailableError
 from icestream.model.messages import Encoding
 from icestream.storage.cloud.log_source import NOTES_FILE
@@ -259,3 +261,28 @@ def test_the_head_is_never_read_anew_while_somebody_changes_it(monkeypatch: pyte
     assert world.upload()
     assert held
     assert all(held)
+
+
+def test_an_object_whose_publication_had_no_response_is_in_the_object_map() -> None:
+    world = World(max_object_bytes=1_000)
+    world.publish(10)
+    assert world.uploader.cycle() is not None
+    before = world.map.end_offset
+    transaction = world.metadata.transaction
+
+    def unknown(*arguments: Any) -> Any:
+        transaction(*arguments)
+        patched.setattr(world.metadata, "get", away)  # so the registry cannot find out either
+        raise OutcomeUnknownError("no response")
+
+    def away(_key: str) -> Any:
+        raise UnavailableError("no response")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.metadata, "transaction", unknown)
+        with pytest.raises(UnavailableError):
+            world.uploader.cycle()
+    assert world.head().uploaded_end > before
+    world.upload()
+    assert world.map.span_at(before) is not None
+    world.check()
