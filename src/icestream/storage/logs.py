@@ -14,6 +14,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
+
 from icestream.model.errors import DamagedError, DirectoryInUseError, IcestreamError, LogLostError, StaleEpochError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
@@ -41,6 +43,7 @@ def log_id(stream: StreamInfo) -> str:
 
 _DELETED = ".deleted"
 _RESTORED = ".restored"
+_log = structlog.get_logger(__name__)
 
 
 class Logs:
@@ -170,10 +173,20 @@ class Logs:
 
     def found(self) -> Iterator[TopicName]:
         """Yield the names of all directories for logs."""
-        files = self.context.files
-        for namespace in files.names(self._directory):
+        for namespace in self.context.files.names(self._directory):
             if not namespace.startswith("."):
-                yield from (TopicName(namespace, topic) for topic in files.names(self._directory / namespace))
+                yield from (TopicName(namespace, topic) for topic in self._names(self._directory / namespace))
+
+    def _names(self, directory: Path) -> list[str]:
+        """Return the names in a directory; none, and report it, if it is not a directory or cannot be read.
+
+        The data directory may hold what is not ours: `lost+found` at the root of a file system, or a stray file.
+        """
+        try:
+            return self.context.files.names(directory)
+        except OSError as error:
+            _log.warning("log_directory_ignored", path=str(directory), error=str(error))
+            return []
 
 
 # One process at a time owns a directory of logs.

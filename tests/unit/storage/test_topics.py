@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from icestream.config import load_settings
 from icestream.model.errors import (
@@ -20,6 +21,7 @@ from icestream.model.errors import (
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage, StartPosition
 from icestream.storage.topics import Topics
+from icestream.wal import LocalFiles
 
 
 def storage(path: Path, **overrides: object) -> IcebergStorage:
@@ -191,3 +193,26 @@ def test_a_retention_of_zero_takes_the_limit_away(tmp_path: Path) -> None:
     with storage(tmp_path) as store:
         store.topics.create("default/events", retention_mb=5)
         assert store.topics.update("default/events", {"retention_mb": 0}).describe().retention_mb is None
+
+
+def test_what_is_not_a_log_in_the_data_directory_does_not_stop_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with storage(tmp_path) as store:
+        store.publish(store.topics.create("default/events"), message_batch([b"x"]))
+    (tmp_path / "wal" / "notes.txt").write_text("a stray file")
+    (tmp_path / "wal" / "default" / "notes.txt").write_text("another one")
+    (tmp_path / "wal" / "lost+found").mkdir()
+    names = LocalFiles.names
+
+    def refuse(files: LocalFiles, directory: Path) -> list[str]:
+        if directory.name == "lost+found":
+            raise PermissionError(13, "Permission denied")
+        return names(files, directory)
+
+    monkeypatch.setattr(LocalFiles, "names", refuse)
+    with capture_logs() as events, storage(tmp_path) as store:
+        assert [str(topic.name) for topic in store.topics.find()] == ["default/events"]
+        assert payloads(store, "default/events") == [b"x"]
+    ignored = {Path(event["path"]).name for event in events if event["event"] == "log_directory_ignored"}
+    assert ignored == {"notes.txt", "lost+found"}
