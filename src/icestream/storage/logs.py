@@ -152,21 +152,27 @@ class Logs:
         restore_log(self.context.files, self.path(record.name), aside, record.to_stream(), beginning)
 
     def remove(self, record: TopicRecord) -> None:
+        """Move a topic's log aside and remove it. If that fails, the next call continues."""
         files, directory = self.context.files, self.path(record.name)
+        deleted = self._directory / _DELETED
+        aside = deleted / record.stream_id
+        if files.exists(aside):  # an earlier call moved the log there and could not remove all of it
+            files.remove_tree(aside)
         if files.exists(directory):
-            deleted = self._directory / _DELETED
             files.make_directory(deleted)
-            aside = deleted / record.stream_id
             files.replace(directory, aside)
             files.sync_directory(directory.parent)
             files.remove_tree(aside)
 
     def clean(self) -> None:
-        """Remove what a killed process has left in `.deleted` and `.restored`."""
-        files = self.context.files
+        """Remove what a killed process has left in `.deleted` and `.restored`; report what cannot be removed."""
         for kind in (_DELETED, _RESTORED):
-            for left in files.names(self._directory / kind):
-                files.remove_tree(self._directory / kind / left)
+            for left in self._names(self._directory / kind):
+                path = self._directory / kind / left
+                try:
+                    self.context.files.remove_tree(path)
+                except OSError as error:
+                    _log.warning("log_remains_not_removed", path=str(path), error=str(error))
 
     def stream(self, name: TopicName) -> StreamInfo:
         return load_stream(self.context.files, self.path(name))

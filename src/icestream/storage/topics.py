@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import structlog
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import (
     ConflictError,
+    DamagedError,
     IcestreamError,
     LimitReachedError,
     TopicExistsError,
@@ -32,7 +34,7 @@ from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_storage
 from icestream.storage.topic import ReadContext, Topic
-from icestream.wal import Log, LogContext, LogStart
+from icestream.wal import Log, LogContext, LogStart, log_unavailable
 
 _PATIENCE_SECONDS = 5.0
 """How long a caller waits for a deletion. It continues in the background."""
@@ -147,6 +149,8 @@ class Topics:
         self._lock = threading.Lock()
         """Guards `_topics` and `changes`; never held during I/O."""
         self._topics: dict[TopicName, Topic] = {}
+        self._unreadable: dict[TopicName, IcestreamError] = {}
+        """Topics whose record or log could not be read at the start, and why. Their names are not free."""
         self.changes = 0
         """Counts topics that were added or removed, so that a caller notices a change cheaply."""
         self._load()
@@ -155,12 +159,18 @@ class Topics:
         return len(self._topics)
 
     def get(self, name: TopicName | str) -> Topic:
-        topic = self._topics.get(TopicName.parse(name))
+        name = TopicName.parse(name)
+        topic = self._topics.get(name)
         if topic is None:
+            self._check_readable(name)
             raise TopicNotFoundError(
                 "there is no such topic", place=str(name), remedy="create it with `icestream topic create`"
             )
         return topic
+
+    def _check_readable(self, name: TopicName) -> None:
+        if (error := self._unreadable.get(name)) is not None:
+            raise error.with_traceback(None)
 
     def has(self, name: TopicName) -> bool:
         return name in self._topics
@@ -194,6 +204,7 @@ class Topics:
         if schema is not None or record.partition_by or record.sort_by:
             check_table(schema, record.partition_by, record.sort_by)
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
+        self._check_readable(name)
         lost = self._free_name(name)
         with self._changing:
             if name in self.deletions:
@@ -447,11 +458,24 @@ class Topics:
     def _load(self) -> None:
         self._logs.clean()
         for entry in scan(self._metadata, keys.topics()):
-            record = TopicRecord.from_bytes(entry.value)
+            try:
+                record = TopicRecord.from_bytes(entry.value)
+            except msgspec.MsgspecError as error:
+                self._note_unreadable(
+                    TopicName(*entry.key.removeprefix(keys.topics()).split("/", 1)),
+                    DamagedError(
+                        f"the topic's record cannot be read: {error}",
+                        operation="load topic",
+                        place=entry.key,
+                        remedy="start the version of icestream that wrote it, or restore the metadata store",
+                    ),
+                )
+                continue
             if record.topic.endswith(COPY_SUFFIX):
                 _log.warning("topic_ignored_reserved_name", topic=record.topic)
             elif record.deleting:
-                self._logs.remove(record)
+                with contextlib.suppress(OSError):  # tried again with the rest of the deletion
+                    self._logs.remove(record)
                 self.deletions.add(record)
             else:
                 self._topics[record.name] = self._topic(record)
@@ -460,13 +484,29 @@ class Topics:
     def _adopt_unknown_logs(self) -> None:
         """Adopt logs without a record: the metadata was lost, the messages were not."""
         for name in self._logs.found():
-            if name in self._topics or is_copy(name) or not self._logs.is_there(name):
+            if name in self._topics or name in self.deletions or name in self._unreadable or is_copy(name):
                 continue
-            record = self._lost.record_of(self._logs.stream(name))
+            try:
+                if not self._logs.is_there(name):
+                    continue
+                record = self._lost.record_of(self._logs.stream(name))
+            except OSError as error:
+                place = str(self._logs.path(name))
+                reason = "the log cannot be opened"
+                self._note_unreadable(name, log_unavailable(reason, error, operation="open log", place=place))
+                continue
+            except IcestreamError as error:
+                self._note_unreadable(name, error)
+                continue
             with contextlib.suppress(ConflictError):
                 self._metadata.create(keys.topic(record.name), record.to_bytes())
             self._topics[record.name] = self._topic(record)
             _log.warning("log_adopted_without_record", topic=record.topic)
+
+    def _note_unreadable(self, name: TopicName, error: IcestreamError) -> None:
+        """Report a topic that cannot be read. It does not keep the others from being served."""
+        self._unreadable[name] = error
+        _log.error("topic_unreadable", topic=str(name), error=str(error))
 
 
 def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:

@@ -7,7 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from icestream.config import load_settings
+from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import (
+    DamagedError,
     DirectoryInUseError,
     InvalidMessageError,
     InvalidRequestError,
@@ -19,6 +21,7 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.messages import message_batch
+from icestream.model.names import TopicName
 from icestream.storage import IcebergStorage, StartPosition
 from icestream.storage.topics import Topics
 from icestream.wal import LocalFiles
@@ -216,3 +219,47 @@ def test_what_is_not_a_log_in_the_data_directory_does_not_stop_the_start(
         assert payloads(store, "default/events") == [b"x"]
     ignored = {Path(event["path"]).name for event in events if event["event"] == "log_directory_ignored"}
     assert ignored == {"notes.txt", "lost+found"}
+
+
+@pytest.mark.parametrize("harm", ["stream.json", "record"])
+def test_a_topic_that_cannot_be_read_does_not_stop_the_start_and_keeps_its_name(tmp_path: Path, harm: str) -> None:
+    with storage(tmp_path) as store:
+        for name in ("default/good", "default/bad"):
+            store.publish(store.topics.create(name), message_batch([b"x"]))
+    with open_metadata_store(sqlite_path=tmp_path / "metadata.db") as metadata:
+        key = keys.topic(TopicName("default", "bad"))
+        if harm == "record":
+            metadata.put(key, b"garbage")
+        else:
+            metadata.delete(key)
+            (tmp_path / "wal/default/bad/stream.json").write_text("garbage")
+    with storage(tmp_path) as store:
+        assert payloads(store, "default/good") == [b"x"]
+        with pytest.raises(DamagedError):
+            store.topic("default/bad", create=True)
+        with pytest.raises(DamagedError):
+            store.topics.create("default/bad")
+
+
+def test_files_that_cannot_be_removed_do_not_stop_the_start_and_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched, storage(tmp_path) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"old"]))
+        patched.setattr(LocalFiles, "remove_tree", refuse)
+        store.topics.delete("default/events")
+        with pytest.raises(TopicExistsError, match="Input/output error"):
+            store.topics.create("default/events")
+    aside = tmp_path / "wal" / ".deleted" / topic.record.stream_id
+    assert aside.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "remove_tree", refuse)
+        with storage(tmp_path) as store:
+            assert store.topics.find() == []
+    with storage(tmp_path) as store:
+        assert not aside.exists()
+        assert store.topics.create("default/events").log.durable_end == 0
