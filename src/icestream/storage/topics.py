@@ -54,6 +54,8 @@ class Deletions:
         self._tried = threading.Condition()
         """Guards all below; notified after each try to finish a deletion."""
         self._unfinished: dict[TopicName, TopicRecord] = {}
+        self._in_use: set[TopicName] = set()
+        """Those whose log is still being closed: `finish` has to wait for that."""
         self._reasons: dict[TopicName, str] = {}
         """Why the last try failed."""
         self.hurry: Callable[[], None] | None = None
@@ -62,9 +64,16 @@ class Deletions:
     def __contains__(self, name: TopicName) -> bool:
         return name in self._unfinished
 
-    def add(self, record: TopicRecord) -> None:
+    def add(self, record: TopicRecord, *, in_use: bool = False) -> None:
+        """Note a deletion. One that is in use is finished only after `release`."""
         with self._tried:
             self._unfinished[record.name] = record
+            if in_use:
+                self._in_use.add(record.name)
+
+    def release(self, name: TopicName) -> None:
+        with self._tried:
+            self._in_use.discard(name)
 
     def still_deleting_error(self, name: TopicName) -> TopicExistsError:
         """Return the error for a create with the name of a topic that is still being deleted."""
@@ -113,7 +122,11 @@ class Deletions:
     def _next(self, seen: set[str]) -> TopicRecord | None:
         """Return a deletion that was not seen yet; untried ones first, because a caller may wait for them."""
         with self._tried:
-            left = [record for record in self._unfinished.values() if record.stream_id not in seen]
+            left = [
+                record
+                for record in self._unfinished.values()
+                if record.stream_id not in seen and record.name not in self._in_use
+            ]
             return min(left, key=lambda record: record.name in self._reasons, default=None)
 
 
@@ -126,6 +139,7 @@ class Topics:
         *,
         max_topics: int,
         drop_table: Callable[[TopicRecord], None] = lambda _: None,
+        drop_subscriptions: Callable[[TopicName], None] = lambda _: None,
         reading: ReadContext | None = None,
         cloud: Cloud | None = None,
         clock: Clock = now_us,
@@ -134,6 +148,7 @@ class Topics:
         self._logs = Logs(directory, context)
         self._max_topics = max_topics
         self._drop_table = drop_table
+        self._drop_subscriptions = drop_subscriptions
         self._reading = reading or ReadContext()
         self._cloud = cloud
         self._clock = clock
@@ -291,8 +306,8 @@ class Topics:
         1. mark the record. *The next start goes on from here.*
         2. close the log, and call `on_deleted`. *The topic cannot be used any more.*
         3. move the log's directory aside and remove it.
-        4. drop the table, and remove the cloud objects. *While disk, catalog or object store fail, 3 and 4 are tried
-           again.*
+        4. drop the subscriptions and the table, and remove the cloud objects. *While disk, metadata store, catalog or
+           object store fail, 3 and 4 are tried again.*
         5. remove the record. *The name is free.*
 
         From 3 on it continues in the background if it takes long.
@@ -304,22 +319,27 @@ class Topics:
             self._check_not_in_recovery(topic.name, "delete topic")
             record = topic.record.marked_for_deletion(keep_table=keep_table)
             self._metadata.put(keys.topic(topic.name), record.to_bytes())
+            # Before the name leaves the topics: a create in between would take the deleted topic for a lost one.
+            self.deletions.add(record, in_use=True)
             with self._lock:
                 del self._topics[topic.name]
                 self.changes += 1
-        with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
-            topic.close(deleted=True)
         try:
+            with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
+                topic.close(deleted=True)
             self.on_deleted(topic)
         except IcestreamError as error:
             _log.warning("topic_delete_cleanup_failed", topic=record.topic, error=str(error))
-        self.deletions.add(record)
+        finally:
+            self.deletions.release(topic.name)
         self.deletions.wait_for(topic.name)
         return topic
 
     def _finish(self, record: TopicRecord) -> None:
         """Do steps 3 to 5 of `delete`."""
         self._logs.remove(record)
+        # After a crash `on_deleted` may not have run; a topic of the same name must not get these subscriptions.
+        self._drop_subscriptions(record.name)
         if record.has_table and not record.keep_table:
             self._drop_table(record)
         if self._cloud is not None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
+from tests.cloud_objects import FragileStore
 
+from icestream.cloud import topic_prefix
 from icestream.config import load_settings
 from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import (
@@ -22,8 +24,9 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import message_batch
 from icestream.model.names import TopicName
-from icestream.storage import IcebergStorage, StartPosition
+from icestream.storage import IcebergStorage, StartPosition, Topic
 from icestream.storage.topics import Topics
+from icestream.subscription import Subscriptions
 from icestream.wal import LocalFiles
 
 
@@ -263,3 +266,49 @@ def test_files_that_cannot_be_removed_do_not_stop_the_start_and_are_tried_again(
     with storage(tmp_path) as store:
         assert not aside.exists()
         assert store.topics.create("default/events").log.durable_end == 0
+
+
+def test_a_topic_made_again_after_a_delete_that_was_cut_short_has_no_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnavailableError("not now")
+
+    with monkeypatch.context() as cut_short, storage(tmp_path) as store:
+        store.topics.create("default/events")
+        store.subscriptions.open("default/events", "opened")
+        cut_short.setattr(Subscriptions, "delete_topic", refuse)
+        store.topics.delete("default/events")
+    with storage(tmp_path) as store:
+        store.topics.create("default/events")
+        assert store.subscriptions.find() == []
+        assert len(store.subscriptions) == 0
+    with storage(tmp_path) as store:
+        assert len(store.subscriptions) == 0
+
+
+def test_a_create_during_a_delete_is_told_of_the_delete_and_removes_nothing_in_use(
+    tmp_path: Path, objects: FragileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.storage.topics._PATIENCE_SECONDS", 0.01)
+    cloud = {"cloud__backend": "fs", "cloud__root": "/nowhere", "uploader__enabled": True}
+    refused: list[TopicExistsError] = []
+    with storage(tmp_path, **cloud) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"x"]))
+        deleted = store.topics.on_deleted
+
+        def create_meanwhile(topic: Topic) -> None:
+            objects.objects.setdefault(f"{topic_prefix(topic.name)}something", b"")
+            with pytest.raises(TopicExistsError, match="is being deleted") as raised:
+                store.topics.create("default/events")
+            refused.append(raised.value)
+            store.topics.deletions.finish_all()
+            assert (tmp_path / "wal/default/events").exists()
+            deleted(topic)
+
+        store.topics.on_deleted = create_meanwhile
+        store.topics.delete("default/events")
+        store.topics.deletions.finish_all()
+        assert not (tmp_path / "wal/default/events").exists()
+    assert len(refused) == 1
