@@ -135,3 +135,20 @@ def test_inspecting_finds_the_segment_of_another_log(open_log: OpenLog, director
     ]
     with pytest.raises(DamagedError, match="not that of this log"):
         open_log()
+
+
+def test_producers_are_recognised_after_a_repair_though_older_segments_were_pruned(
+    open_log: OpenLog, directory: Path
+) -> None:
+    log = open_log(max_file_bytes=4096)
+    sent = log.append(batch("once", producer="p"))
+    for number in range(30):
+        log.append(batch(f"message {number:04d} " + "x" * 300))
+    log.prune(log.durable_end)
+    start = log.start_offset
+    assert start > 0
+    log.close()
+    flip(segment_path(directory, start), 300)
+    assert repair_directory(LocalFiles(), directory).lost == [(start, start + 1)]
+    again = open_log(max_file_bytes=4096).append(batch("once", producer="p"))
+    assert (again.duplicate, again.base_offset) == (True, sent.base_offset)
