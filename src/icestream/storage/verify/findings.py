@@ -1,6 +1,6 @@
 """What a verification found."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from icestream.model.names import TopicName
@@ -83,9 +83,7 @@ class Verification:
         """Note a finding. One that goes on where the last one ended becomes a longer one."""
         last = self.findings[-1] if self.findings else None
         if last is not None and _continues(last, finding):
-            self.findings[-1] = Finding(
-                last.kind, last.text, last.first_offset, max(last.last_offset or 0, finding.last_offset or 0)
-            )
+            self.findings[-1] = replace(last, last_offset=max(last.last_offset or 0, finding.last_offset or 0))
         elif len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         else:
