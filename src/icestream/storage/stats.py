@@ -90,6 +90,7 @@ class UploadFigures(NamedTuple):
     uploaded_bytes: int | None = None
     upload_failures: int | None = None
     last_upload_us: int | None = None
+    upload_state: str | None = None
     upload_error: str | None = None
 
 
@@ -122,6 +123,7 @@ def upload_figures(topic: Topic, *, ask: bool = True) -> UploadFigures:
         uploaded_bytes=status.uploaded_bytes,
         upload_failures=status.failures,
         last_upload_us=status.last_upload_us,
+        upload_state=status.state,
         upload_error=status.last_error,
     )
 
