@@ -293,7 +293,7 @@ class Uploader:
             pending = self._begin(log_range)
         return self._builder.build(pending.key, log_range)
 
-    # Its description
+    # Its descriptor
 
     def _describe(self, descriptor: ObjectDescriptor) -> None:
         """Run steps 4 and 5."""

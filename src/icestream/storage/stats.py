@@ -136,7 +136,7 @@ def _age_seconds(log: Log, offset: int) -> float | None:
 
 
 def _oldest_age_seconds(log: Log) -> float | None:
-    """Return the time of the log's first message, from the segments' headers: no frame is read."""
+    """Return the age of the log's oldest message, from the segments' footers; no frame is read."""
     snapshot = log.snapshot
     times = (*(segment.footer.first_time_us for segment in snapshot.sealed), snapshot.active.first_time_us)
     first_us = next((time_us for time_us in times if time_us), None)

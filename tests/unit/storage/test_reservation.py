@@ -295,14 +295,14 @@ def test_a_recovery_gives_up_what_was_reserved_while_it_began(
     disaster.strike(store, keep_metadata=True)
     claim = MetadataRegistry.claim
 
-    def late(registry: MetadataRegistry, head: UploadHead, *, new_owner_of: int) -> UploadHead:
+    def late(registry: MetadataRegistry, head: UploadHead, *, record_revision: int) -> UploadHead:
         """The owner of the past renews between the look at the head and the claim."""
         monkeypatch.setattr(MetadataRegistry, "claim", claim)
         owner = MetadataRegistry(registry._metadata, TopicName.parse(TOPIC), head.stream_id)
         known = owner.head()
         assert known is not None
         owner.update(replace(owner.claim(known), reserved_end=5 * STEP))
-        return claim(registry, head, new_owner_of=new_owner_of)
+        return claim(registry, head, record_revision=record_revision)
 
     with storage(tmp_path) as again:
         monkeypatch.setattr(MetadataRegistry, "claim", late)

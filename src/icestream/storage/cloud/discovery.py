@@ -147,7 +147,7 @@ def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
 
 
 def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
-    """Return the description of an object, from the object alone; raise if its name does not match its trailer."""
+    """Return the descriptor of an object, from the object alone; raise if its name does not match its trailer."""
     descriptor = trailer.descriptor
     said = ObjectName(descriptor.first_offset, descriptor.end_offset, descriptor.epoch)
     if said != found.name:
@@ -156,7 +156,7 @@ def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
 
 
 def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator[tuple[ObjectDescriptor, Trailer]]:
-    """Return the descriptions of objects in order, reading in parallel; damaged ones are logged and left out."""
+    """Return the descriptors of objects in order, reading in parallel; damaged ones are logged and left out."""
 
     def read(found: FoundObject) -> tuple[ObjectDescriptor, Trailer] | None:
         try:

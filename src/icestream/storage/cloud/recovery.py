@@ -8,7 +8,8 @@ run again:
    table's ledger. *Nothing has changed.*
 2. claim the head with a higher epoch, and note that in `topic.json` too. *The previous owner is kept out, also one
    with its own metadata store. The next run takes a still higher epoch.*
-3. check all objects, and describe those that the metadata store does not know. *The next run describes the others.*
+3. check the trailers of all objects, and the frames of the last one; describe those that the metadata store does not
+   know. *The next run describes the others.*
 4. in one transaction, move the head to where the new log begins, and put the record, with the new epoch. *The topic is
    known, and still without a log.*
 5. make the log; see `icestream.wal.restore`. *The topic is live.*
@@ -291,7 +292,7 @@ class TopicRecovery:
                 updated_us=self._clock(),
             )
             try:
-                return registry.claim(head, new_owner_of=self._revision)
+                return registry.claim(head, record_revision=self._revision)
             except ConflictError:
                 continue  # the previous owner, or another recovery, was faster
         raise ConflictError(

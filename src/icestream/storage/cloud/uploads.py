@@ -175,7 +175,7 @@ class TopicUploads:
         if head is None:
             self._schedule(self, now + _FIRST_PAUSE_SECONDS)
             return
-        self._idle = True  # cleared first, so that a commit in between is not missed
+        self._idle = True  # set before the snapshot is read, so that a commit in between schedules a cycle
         snapshot = self.log.snapshot
         in_active = head.file_seq == snapshot.active.header.number
         begin = head.byte_pos if in_active else 0

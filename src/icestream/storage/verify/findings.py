@@ -52,7 +52,7 @@ class Verification:
     compared: int = 0
     """Rows that were compared with their messages."""
     lost: int = 0
-    """Messages that a repair of the log has given up; the table may still have them."""
+    """Lost messages of the log; the table may still have them."""
     quarantined: list[Quarantined] = field(default_factory=list)
     """Frames that are in files of their own and not in the table: nothing that is wrong with what is checked here."""
     waiting: int = 0
