@@ -9,7 +9,7 @@ import pytest
 from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
 from tests.memory_objects import MemoryObjects
 
-from icestream.cloud import ObjectMap, UploadHead
+from icestream.cloud import ObjectMap, UploadHead, read_trailer
 from icestream.cloud.object import ObjectName, object_key
 from icestream.cloud.object_builder import LogPosition, ObjectBuilder
 from icestream.metadata import keys
@@ -18,7 +18,7 @@ from icestream.model.errors import ConflictError, DamagedError, StaleEpochError,
 from icestream.model.messages import Encoding
 from icestream.storage.cloud.log_source import NOTES_FILE, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.storage.verify.cloud import ObjectCheck, read_trailer
+from icestream.storage.verify.cloud import ObjectCheck
 from icestream.wal import LocalFiles, Log, LogContext, LogOptions, StreamInfo, prepare
 from icestream.wal.repair import repair_directory
 from icestream.wal.segment import segment_path

@@ -134,7 +134,7 @@ def in_order(objects: Iterable[FoundObject], *, after: int = 0) -> list[FoundObj
     return chosen
 
 
-def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
+def find_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
     """Read the trailer of an object of which only name and size are known."""
     length = min(size, _FIRST_READ_BYTES)
     data = store.read(key, size - length, length)
@@ -160,7 +160,7 @@ def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator
 
     def read(found: FoundObject) -> tuple[ObjectDescriptor, Trailer] | None:
         try:
-            trailer = read_trailer(store, found.key, found.size)
+            trailer = find_trailer(store, found.key, found.size)
             return describe(found, trailer), trailer
         except (DamagedError, ObjectNotFoundError) as error:
             _log.error("cloud_object_unusable", key=found.key, error=str(error))

@@ -25,6 +25,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +36,7 @@ from icestream.cloud import (
     ObjectStore,
     Trailer,
     UploadHead,
-    check_trailer,
+    read_trailer,
     stream_prefix,
     topic_prefix,
 )
@@ -51,8 +52,8 @@ from icestream.storage.cloud.discovery import (
     check_frames,
     describe,
     find_streams,
+    find_trailer,
     in_order,
-    read_trailer,
     record_of,
 )
 from icestream.storage.cloud.registry import MetadataRegistry
@@ -255,7 +256,7 @@ class TopicRecovery:
                 place=f"{self._store.name}/{stream_prefix(stream.topic, stream.stream_id)}",
                 remedy="restore topic.json from a copy or an older version of it",
             )
-        return record_of(read_trailer(self._store, chain[-1].key, chain[-1].size).record), UploadHead(
+        return record_of(find_trailer(self._store, chain[-1].key, chain[-1].size).record), UploadHead(
             stream.stream_id, 0
         )
 
@@ -316,7 +317,7 @@ class TopicRecovery:
         if last is not None:
             ends.append(last.name.end_offset)
             with contextlib.suppress(DamagedError, ObjectNotFoundError):  # step 3 reports it
-                ends.append(read_trailer(self._store, last.key, last.size).durable_end)
+                ends.append(find_trailer(self._store, last.key, last.size).durable_end)
         if not record.has_log and not any(ends):
             return 0
         self._sources.append("no reservation is on record: the log goes on far behind all that is known of")
@@ -334,7 +335,7 @@ class TopicRecovery:
         descriptors, sound, last = list(known), [], None
         begin = head.first_offset if head.uploaded_end or not new else new[0].name.first_offset
         with ThreadPoolExecutor(READERS) as pool:
-            trailers = pool.map(lambda descriptor: self._sound(self._check_described, descriptor), known)
+            trailers = pool.map(lambda descriptor: self._sound(partial(read_trailer, self._store), descriptor), known)
             for descriptor, trailer in zip(known, trailers, strict=True):
                 last = trailer
                 if trailer is not None:
@@ -360,16 +361,12 @@ class TopicRecovery:
             self._sources.append(f"damaged: {error}")
             return None
 
-    def _check_described(self, descriptor: ObjectDescriptor) -> Trailer:
-        length = descriptor.size - descriptor.data_bytes
-        return check_trailer(self._store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
-
     def _check_frames(self, descriptor: ObjectDescriptor) -> bool:
         check_frames(self._store, descriptor)
         return True
 
     def _describe(self, found: FoundObject) -> tuple[ObjectDescriptor, Trailer]:
-        trailer = read_trailer(self._store, found.key, found.size)
+        trailer = find_trailer(self._store, found.key, found.size)
         return describe(found, trailer), trailer
 
     def _note_gaps(self, descriptors: list[ObjectDescriptor]) -> None:

@@ -18,7 +18,7 @@ a running broker, or the files of a stopped one. `cloud` checks the objects, and
 checks the table's files. `reconcile` compares log and cloud with the table. `findings` is the result.
 """
 
-from icestream.storage.verify.cloud import ObjectCheck, read_trailer
+from icestream.storage.verify.cloud import ObjectCheck
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import AuditedLogs, BrokerLogs, Clouds, DirectoryLogs, LogView
 from icestream.storage.verify.tables import FindTable, find_all, open_tables
@@ -36,6 +36,5 @@ __all__ = [
     "Verification",
     "find_all",
     "open_tables",
-    "read_trailer",
     "verify_topic",
 ]

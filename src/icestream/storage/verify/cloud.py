@@ -15,10 +15,9 @@ from icestream.cloud import (
     ObjectInfo,
     ObjectName,
     ObjectStore,
-    Trailer,
     UploadHead,
-    check_trailer,
     damaged_object,
+    read_trailer,
     stream_prefix,
     topic_key,
 )
@@ -44,15 +43,6 @@ from icestream.storage.verify.reconcile import Side, differences
 from icestream.storage.verify.tables import without_quarantined_frames, without_quarantined_rows
 
 _READ_BYTES = 4 << 20
-
-
-def read_trailer(store: ObjectStore, descriptor: ObjectDescriptor) -> Trailer:
-    """Return the object's trailer; raise `DamagedError` if it does not match the descriptor, or is missing."""
-    try:
-        data = store.read(descriptor.key, descriptor.data_bytes, descriptor.size - descriptor.data_bytes)
-    except ObjectNotFoundError as error:
-        raise damaged_object(descriptor, "the object is gone") from error
-    return check_trailer(data, descriptor)
 
 
 class ObjectCheck:
