@@ -88,7 +88,7 @@ def test_top_shows_a_few_subscriptions_and_those_that_are_furthest_behind() -> N
 
 
 def test_stopped_uploads_are_told_from_those_that_are_tried_again() -> None:
-    topics = [
+    topics: list[dict[str, Any]] = [
         {"topic": "default/a", "upload_state": "failing", "upload_error": "no network"},
         {"topic": "default/b", "upload_state": "stopped", "upload_error": "the log is damaged"},
         {"topic": "default/c", "upload_state": "ok", "upload_error": None},
