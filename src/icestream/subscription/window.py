@@ -129,7 +129,8 @@ class Window:
     def held_in(self, ranges: Ranges, consumer: int) -> Rows:
         """Return the messages in these ranges that a consumer holds."""
         rows = self.rows_in(ranges)
-        held = (self._arrays["state"][rows] == MessageState.DELIVERED) & (self._consumers(rows) == consumer)
+        held = self._arrays["state"][rows] == MessageState.DELIVERED
+        held &= self._consumers(rows) == consumer
         found: Rows = rows if held.all() else rows[held]
         return found
 
