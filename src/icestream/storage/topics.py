@@ -518,6 +518,9 @@ class Topics:
             except IcestreamError as error:
                 self._note_unreadable(name, error)
                 continue
+            if record.name != name:  # a copy that an operator made: its topic has its own directory
+                _log.warning("log_directory_ignored", path=str(self._logs.path(name)), error=f"log of {record.topic}")
+                continue
             with contextlib.suppress(ConflictError):
                 self._metadata.create(keys.topic(record.name), record.to_bytes())
             self._topics[record.name] = self._topic(record)

@@ -312,3 +312,12 @@ def test_a_create_during_a_delete_is_told_of_the_delete_and_removes_nothing_in_u
         store.topics.deletions.finish_all()
         assert not (tmp_path / "wal/default/events").exists()
     assert len(refused) == 1
+
+
+def test_a_copy_of_a_logs_directory_does_not_replace_the_topics_record(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        store.publish(store.topics.create("default/events", retention_minutes=5), message_batch([b"x"]))
+    shutil.copytree(tmp_path / "wal/default/events", tmp_path / "wal/default/events.bak")
+    with storage(tmp_path) as store:
+        [topic] = store.topics.find()
+        assert (str(topic.name), topic.record.retention_minutes) == ("default/events", 5)
