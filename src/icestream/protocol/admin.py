@@ -348,6 +348,13 @@ class TopicStats(Response):
     last_upload_us: Annotated[
         int | None, Meta(description="Microseconds since 1970 UTC; null if none since the broker started.")
     ] = None
+    upload_state: Annotated[
+        str | None,
+        Meta(
+            description="ok; failing, and tried again; stopped for good: another broker owns the topic, or its log is "
+            "damaged. Null where the broker does not upload the topic."
+        ),
+    ] = None
     upload_error: Annotated[str | None, Meta(description="Why the last upload failed, if it did.")] = None
     error: Annotated[
         str | None, Meta(description="Why the log cannot be used (all figures are 0 then) or takes no more messages.")

@@ -106,9 +106,8 @@ class Publishing:
         try:
             topic.log.submit_all(prepared, inline=inline)
         except IcestreamError as error:
-            reason = topic.gone_error() if isinstance(error, ClosedError) else error
             for append in prepared:
-                append.finish(reason)
+                append.finish(error)
 
     def _prepare(self, topic: Topic, item: PublishItem, level: AckLevel) -> tuple[Payload, OnAck]:
         """Check a batch and count its bytes; return its payload, and what to call when it is durable or refused."""
@@ -130,6 +129,8 @@ class Publishing:
             budget.give_back(nbytes)
             if level is AckLevel.MEMORY:
                 return
+            if isinstance(append.error, ClosedError):
+                append.error = topic.gone_error()
             if level is AckLevel.TABLE and append.error is None:
                 self._acknowledge_from_table(topic, append, batch.num_rows, on_ack)
             else:

@@ -31,19 +31,16 @@ if batch is not None:
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
 from icestream.protocol.subscribe import SubscriptionStats
-from icestream.subscription.cursor import SourceReader, SubscriptionSource
-from icestream.subscription.dead_letters import ORIGIN_COLUMNS
+from icestream.subscription.cursor import SubscriptionSource
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress
 from icestream.subscription.subscription import BrokerSubscription, ConsumerSession, describe
 from icestream.subscription.subscriptions import Subscriptions
 
 __all__ = [
-    "ORIGIN_COLUMNS",
     "BrokerSubscription",
     "ConsumerSession",
     "Progress",
-    "SourceReader",
     "SubscriptionBusyError",
     "SubscriptionNotFoundError",
     "SubscriptionOptions",
