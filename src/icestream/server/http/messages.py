@@ -249,6 +249,8 @@ def _either(text: str | None, encoded: str | None, name: str, index: int) -> byt
 MESSAGES_PATH = f"{TOPIC_PATH}/messages"
 NEXT_OFFSET_HEADER = "Icestream-Next-Offset"
 DURABLE_END_HEADER = "Icestream-Durable-End"
+_CLIENT_GONE = 499
+"""What nginx calls a request whose client did not wait for the response."""
 
 
 class MessagesApi:
@@ -301,10 +303,13 @@ class MessagesApi:
     async def publish(self, request: Request) -> Response:
         started = perf_counter()
         try:
-            append, batch, snapshot_id = await self._publish(request)
+            published = await self._publish(request)
         except IcestreamError as error:
             self._metrics.refused(error.code)
             raise
+        if published is None:
+            return Response(status_code=_CLIENT_GONE)  # nobody reads it
+        append, batch, snapshot_id = published
         if append.duplicate:
             self._metrics.duplicate()
         self._metrics.published(batch.num_rows, batch.nbytes, perf_counter() - started)
@@ -318,8 +323,11 @@ class MessagesApi:
             )
         )
 
-    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch, int | None]:
-        """What was appended, and a snapshot that holds it where the acknowledgement is the table's."""
+    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch, int | None] | None:
+        """What was appended, and a snapshot that holds it where the acknowledgement is the table's.
+
+        None if the client has disconnected before its messages were in the table.
+        """
         name = topic_name(request)
         batch, options = await self._received(request)
         producer, sequence = check_producer_given(options.producer, options.sequence)
@@ -335,6 +343,12 @@ class MessagesApi:
             return topic, level
 
         topic, level = await run_in_threadpool(submit)
+        if level is AckLevel.TABLE:
+            # The table may be far behind. A request whose client is gone must not hold its place until then.
+            async with ends_of(request, self._closing) as (disconnected, _):
+                await asyncio.wait([acknowledged, disconnected], return_when=asyncio.FIRST_COMPLETED)
+            if not acknowledged.done():
+                return None
         append = await acknowledged
         if append.error is not None:
             raise append.error
