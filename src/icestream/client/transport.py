@@ -344,15 +344,22 @@ class PublishTransport:
 
     def write(self, batches: list[PendingBatch]) -> None:
         """Write what the publisher gave to this thread."""
-        if len(batches) == 1 and not batches[0].is_lone_message:
-            batches[0].arrow()  # takes long, so it is made without the lock
-        with self.lock:
-            stream = self._stream
-            request = None if stream is None else self.publisher.request(batches, seen=stream.acks_read)
-        if stream is not None and request is not None:
-            stream.write(*request)
-        with self.lock:
-            self.publisher.written(batches, time.monotonic())
+        try:
+            if len(batches) == 1 and not batches[0].is_lone_message:
+                batches[0].arrow()  # takes long, so it is made without the lock
+            with self.lock:
+                stream = self._stream
+                request = None if stream is None else self.publisher.request(batches, seen=stream.acks_read)
+            if stream is not None and request is not None:
+                stream.write(*request)
+        except BaseException:
+            # Such as KeyboardInterrupt in the application's thread. Whether the batches were written is not known: on
+            # the next stream they are sent again under their sequences, which the broker recognises.
+            self._abandon_stream()
+            raise
+        finally:
+            with self.lock:
+                self.publisher.written(batches, time.monotonic())
 
     # ---- the sender thread
 
@@ -419,6 +426,15 @@ class PublishTransport:
                 return
         stream.finish()
         stream.join(_JOIN_TIMEOUT_S)
+
+    def _abandon_stream(self) -> None:
+        with self.lock:
+            stream, self._stream = self._stream, None
+            if stream is None:
+                return
+            error = UnavailableError("a write was interrupted", operation="publish")
+            callbacks = self.publisher.disconnected(error, time.monotonic())
+        _run_callbacks([*callbacks, stream.finish])
 
     def _on_outcome(self, outcome: PublishOutcome) -> None:
         now = time.monotonic()
