@@ -8,6 +8,7 @@ Open a producer, a consumer or a subscription with `await client.producer(…)` 
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from icestream.protocol.admin import TopicDescription, TopicSummary
 from icestream.protocol.subscribe import SubscriptionDescription
 
 R = TypeVar("R", Receipt, BatchReceipt)
-S = TypeVar("S")
+S = TypeVar("S", bound="Producer | Consumer | Subscription")
 T = TypeVar("T", bound="AsyncProducer | AsyncConsumer | AsyncSubscription")
 V = TypeVar("V")
 
@@ -351,6 +352,12 @@ class AsyncSubscription:
         await self.close()
 
 
+def _close_abandoned(opening: "asyncio.Future[Producer | Consumer | Subscription]") -> None:
+    """Close what a thread opened for a task that was cancelled meanwhile. In a thread, because closing may wait."""
+    if not opening.cancelled() and opening.exception() is None:
+        threading.Thread(target=opening.result().close, name="icestream-close", daemon=True).start()
+
+
 class AwaitableOpen(Generic[S, T]):
     """Opens something when it is awaited, or entered with `async with`, which closes it too."""
 
@@ -360,7 +367,12 @@ class AwaitableOpen(Generic[S, T]):
         self._opened: T | None = None
 
     async def _open(self) -> T:
-        return self._wrap(await asyncio.to_thread(self._open_it))
+        opening = asyncio.get_running_loop().run_in_executor(None, self._open_it)
+        try:
+            return self._wrap(await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_abandoned)
+            raise
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._open().__await__()
