@@ -140,9 +140,9 @@ class CloudCalls:
         deadline = None if timeout is None else time.monotonic() + timeout
         target: int | None = None
         while True:
-            left = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
-            fields = {"topic": text, "target": target, "wait_ms": max(0, round(left * 1000))}
-            response = self._connection.action("flush_topic", fields)
+            left = _WAIT_S if deadline is None else max(0.0, min(_WAIT_S, deadline - time.monotonic()))
+            fields = {"topic": text, "target": target, "wait_ms": round(left * 1000)}
+            response = self._connection.action("flush_topic", fields, hold_s=left)
             target = response["target"]
             if response["done"]:
                 return int(response["uploaded_offset"])

@@ -167,7 +167,8 @@ class PipelineCalls:
     ) -> PipelineBacklog:
         """Return what the matching topics hold; with a mark, those that changed since, after `wait_ms` at most."""
         fields = {"topics": topics, "mark": mark, "wait_ms": wait_ms or None}
-        response = self._connection.action("backlog", fields, timeout_s=timeout)
+        hold_s = wait_ms / 1000 if timeout is None else 0.0
+        response = self._connection.action("backlog", fields, timeout_s=timeout, hold_s=hold_s)
         return msgspec.convert(response, PipelineBacklog)
 
     def cut_range(self, topic: TopicName, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:

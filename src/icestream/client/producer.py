@@ -56,14 +56,14 @@ def wait_committed(
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = _ASK_SECONDS if deadline is None else min(_ASK_SECONDS, deadline - time.monotonic())
-        fields = {"topic": topic, "offset": offset, "wait_ms": max(0, int(left * 1000))}
+        left = _ASK_SECONDS if deadline is None else max(0.0, min(_ASK_SECONDS, deadline - time.monotonic()))
+        fields = {"topic": topic, "offset": offset, "wait_ms": int(left * 1000)}
         if not hurry:
             fields["hurry"] = False
         try:
-            response = connection.action("wait_committed", fields)
+            response = connection.action("wait_committed", fields, hold_s=left)
         except UnavailableError:
-            if deadline is None or time.monotonic() > deadline:
+            if deadline is not None and time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
             continue

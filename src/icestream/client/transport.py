@@ -99,6 +99,7 @@ class Connection:
     def __init__(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.url = endpoint.url
+        self._timeout_s = timeout_s
         self._closed = False
         headers = [] if endpoint.token is None else [(b"authorization", f"Bearer {endpoint.token}".encode())]
         self._options = partial(fl.FlightCallOptions, headers=headers)
@@ -113,12 +114,20 @@ class Connection:
         )
         self._client = self._new_client()
 
-    def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Make an administrative call; fields that are None are left out. `timeout_s` is for calls that take long."""
+    def action(
+        self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None, hold_s: float = 0.0
+    ) -> dict[str, Any]:
+        """Make an administrative call; fields that are None are left out.
+
+        `timeout_s` is for calls that take long. `hold_s`: how long the request allows the broker to wait before it
+        responds. The client's timeout comes on top of it.
+        """
         self.check_open(name)
         body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
         retries = 1
-        options = self._call if timeout_s is None else self._options(timeout=timeout_s)
+        options = self._call
+        if timeout_s is not None or hold_s:
+            options = self._options(timeout=(self._timeout_s if timeout_s is None else timeout_s) + hold_s)
         while True:
             try:
                 results = list(self._client.do_action(fl.Action(name, body), options))
