@@ -35,7 +35,7 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import JOIN_BYTES, Message, offset_ranges
 from icestream.model.offsets import Range, merge_ranges
-from icestream.protocol.subscribe import Subscribed
+from icestream.protocol.subscribe import MAX_OFFSET, Subscribed
 
 LINGER_S = 0.02
 MAX_COLLECTED = 1_000
@@ -688,6 +688,6 @@ def _offsets_of(data: Any) -> pa.Array:
 
 def _offset(message: Any) -> int:
     offset = message.offset if isinstance(message, Message) else message
-    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_OFFSET:
         raise InvalidRequestError(f"{message!r:.80} is not a message, batch or offset", operation="acknowledge")
     return offset

@@ -304,13 +304,13 @@ class DoPutStream:
             while (message := self._reader.read()) is not None:
                 self.acks_read += 1
                 self._on_outcome(parse_outcome(message))
-        except (fl.FlightError, pa.ArrowException, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - reported below: without it every receipt would wait for ever
             failure = error
         # A broken stream ends like a finished one; the reason comes when it is closed.
         with self._write_lock:
             try:
                 self._writer.close()
-            except (fl.FlightError, pa.ArrowException) as error:
+            except (fl.FlightError, pa.ArrowException, OSError) as error:
                 failure = error
         self._on_end(self, self._reason(failure))
 
