@@ -32,6 +32,7 @@ from icestream.server.flight.read_stream import FrameStream, QueryStream, ReadSt
 from icestream.server.flight.subscribe_stream import SubscribeStreams
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
+from icestream.wal import Log
 
 # Errors as Flight statuses: the error object is the status' extra information.
 
@@ -229,7 +230,8 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("list"):
             prefix = criteria.decode(errors="replace") if criteria else ""
             for topic in topics_of(self._storage, self._caller(context), prefix):
-                yield self._flight_info(topic)
+                # No log is opened, so a damaged topic cannot hide the others, and a listing stays cheap.
+                yield _flight_info(topic, topic.opened_log)
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
@@ -237,18 +239,8 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("describe"):
             path = "/".join(part.decode(errors="replace") for part in descriptor.path or [])
             name = self._caller(context).check_topic(path, operation="describe")
-            return self._flight_info(self._storage.topic(name))
-
-    def _flight_info(self, topic: Topic) -> flight.FlightInfo:
-        log = topic.log
-        ticket = flight.Ticket(json.dumps({"topic": str(topic.name)}))
-        return flight.FlightInfo(
-            topic.stream_schema,
-            flight.FlightDescriptor.for_path(*topic.name),
-            [flight.FlightEndpoint(ticket, [])],
-            log.durable_end - log.start_offset,
-            log.nbytes,
-        )
+            topic = self._storage.topic(name)
+            return _flight_info(topic, topic.log)
 
     # Administration
 
@@ -267,6 +259,21 @@ class FlightDoor(flight.FlightServerBase):
         """End open reads and subscriptions now, and open publishes at their next batch."""
         self._stopping.set()
         self._subscribers.stop()
+
+
+_UNKNOWN = -1
+"""Flight's word for a count that a server does not tell."""
+
+
+def _flight_info(topic: Topic, log: Log | None) -> flight.FlightInfo:
+    ticket = flight.Ticket(json.dumps({"topic": str(topic.name)}))
+    return flight.FlightInfo(
+        topic.stream_schema,
+        flight.FlightDescriptor.for_path(*topic.name),
+        [flight.FlightEndpoint(ticket, [])],
+        _UNKNOWN if log is None else log.durable_end - log.start_offset,
+        _UNKNOWN if log is None else log.nbytes,
+    )
 
 
 def _chunks(reader: Any) -> Iterator[Any]:
