@@ -164,7 +164,7 @@ class Subscribe(OpenSubscription):
     consumer: str | None = None
     """Its name in figures."""
     instance: str | None = None
-    """The same client on a new connection ends its old one by it."""
+    """A random id of the client. A new stream with the same id ends the old one."""
     create: bool = True
     max_messages: Limit = 10_000
     max_bytes: Limit = 8 << 20

@@ -101,9 +101,8 @@ class SubscribeStreams:
         key = (caller, request.instance or object())  # a caller can end only its own streams by name
         with self._lock:
             earlier = self._open.get(key)
-        if (
-            earlier is not None
-        ):  # the same client on a new connection; the broker has not noticed yet that the old one is broken
+        if earlier is not None:
+            # The same client on a new connection: the broker has not noticed yet that the old one is broken.
             earlier.stop(ClosedError("the consumer has connected again", operation=_OPERATION))
         stream = SubscribeStream(self._storage, self._metrics, request, writer, caller)
         with self._lock:

@@ -146,7 +146,10 @@ Ends: TypeAlias = Sequence["asyncio.Future[Any]"]
 
 @contextlib.asynccontextmanager
 async def ends_of(request: Request, closing: asyncio.Event) -> AsyncIterator[Ends]:
-    """The caller hangs up (the first of them), or the door closes. The request's body must have been read."""
+    """Yield two tasks: the first ends when the client disconnects, the second when the door closes.
+
+    The request's body must have been read.
+    """
     ends = [asyncio.create_task(_gone(request)), asyncio.create_task(_set(closing))]
     try:
         yield ends

@@ -412,7 +412,7 @@ class ReceivingApi:
                 f"{SUBSCRIPTION_PATH}/ack",
                 "ack",
                 group,
-                "AckBody messages",
+                "Acknowledge messages",
                 self.ack,
                 done,
                 body={JSON: AckBody},

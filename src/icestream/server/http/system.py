@@ -68,7 +68,7 @@ class SystemApi:
                 "broker",
                 "Whether the process is alive",
                 self.health,
-                {200: ResponseSpec("It is.", {JSON: Health})},
+                {200: ResponseSpec("The process is alive.", {JSON: Health})},
             ),
             HttpOperation(
                 "GET",
@@ -77,7 +77,7 @@ class SystemApi:
                 "broker",
                 "Whether all doors are open",
                 self.readiness,
-                {200: ResponseSpec("They are.", {JSON: Health})},
+                {200: ResponseSpec("All doors are open.", {JSON: Health})},
                 errors=(503,),
             ),
             HttpOperation(
