@@ -165,8 +165,12 @@ class AsyncProducer:
             async with asyncio.timeout(self._producer.block_timeout):
                 while True:
                     waiter: asyncio.Future[None] = loop.create_future()
-                    self._producer.when_room(functools.partial(_resolve, loop, waiter))
-                    await waiter
+                    wake = functools.partial(_resolve, loop, waiter)
+                    self._producer.when_room(wake)
+                    try:
+                        await waiter
+                    finally:
+                        self._producer.forget_room(wake)
                     receipt = offer()
                     if receipt is not None:
                         return receipt

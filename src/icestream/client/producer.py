@@ -570,7 +570,8 @@ class Producer:
                     remedy="send slower, raise max_buffer_bytes, or look at the broker",
                 )
             has_room = threading.Event()
-            outbox.when_room(has_room.set)
+            wake = has_room.set
+            outbox.when_room(wake)
             self._lock.release()
             try:
                 has_room.wait(None if deadline is None else deadline - now)
@@ -583,6 +584,7 @@ class Producer:
         """Call back, once, when something was acknowledged or failed; at once if nothing waits."""
         with self._lock:
             if self._outbox.buffered_bytes:
+                outbox.forget_room(wake)
                 self._publisher.send_all(self._outbox)
                 self._outbox.when_room(callback)
                 return
@@ -595,6 +597,11 @@ class Producer:
             return self._outbox.pending()
 
     def take_failure(self) -> IcestreamError | None:
+    def forget_room(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more."""
+        with self._lock:
+            self._outbox.forget_room(callback)
+
         """Return the first failure since the last call that no receipt was asked about."""
         with self._lock:
             return self._outbox.take_failure()

@@ -30,6 +30,7 @@ Producers whose batches were acknowledged together are likely to send again toge
 up to `COALESCE_SECONDS` for the others, and the last one writes the batches of all as one request.
 """
 
+import contextlib
 import heapq
 import itertools
 import threading
@@ -328,6 +329,11 @@ class Outbox:
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call back, once, when something was acknowledged or failed."""
         self._room_callbacks.append(callback)
+
+    def forget_room(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more: the one who waited has given up."""
+        with contextlib.suppress(ValueError):  # it was called already
+            self._room_callbacks.remove(callback)
 
     def check_open(self) -> None:
         if self.failure is not None:

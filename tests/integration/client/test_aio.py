@@ -83,6 +83,7 @@ def test_a_full_buffer_is_awaited_and_bounded_in_time(broker: ScriptedBroker) ->
         await producer.send(b"x" * 900)
         with pytest.raises(OverloadedError):
             await producer.send(b"x" * 900)
+        assert producer._producer._outbox._room_callbacks == []
         broker.release_acks()
 
     run(broker, test)
