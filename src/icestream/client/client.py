@@ -48,9 +48,10 @@ _BATCH_HEADROOM_BYTES = 1024
 class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
     """Talks to one broker: `Client("grpc://host:port")`, or `Client(endpoint)` with a `BrokerEndpoint`.
 
-    One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
-    `token` is needed where the broker uses tokens; the default is ICESTREAM_TOKEN. `tls` is a file of CA certificates,
-    or its bytes, for `grpc+tls://…`. An endpoint has both already. `timeout` (seconds) bounds administrative calls.
+    One connection, and two threads for all producers of one Arrow schema. Safe to use from several threads; not across
+    a fork. `token` is needed where the broker uses tokens; the default is ICESTREAM_TOKEN. `tls` is a file of CA
+    certificates, or its bytes, for `grpc+tls://…`. An endpoint has both already. `timeout` (seconds) bounds
+    administrative calls.
     """
 
     def __init__(

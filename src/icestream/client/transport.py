@@ -4,9 +4,9 @@
 
 `PublishTransport` writes what the publisher decides, and reports to it what comes back. Any thread may write, one at a
 time: the thread that sends a lone message writes it itself, so it pays for no hand-over. The rest is left to the sender
-thread, which acknowledgements, timers and reconnects wake. A second thread reads the acknowledgements. So there are two
-threads, however many producers there are. The lock guards all state of the publisher and is never held during input or
-output.
+thread, which acknowledgements, timers and reconnects wake. A second thread reads the acknowledgements. So the producers
+of one Arrow schema have two threads, however many they are: a stream has one schema. They end with the client.
+The lock guards all state of the publisher and is never held during input or output.
 """
 
 import json
@@ -174,7 +174,8 @@ class Connection:
             return error_from_dict(fields)
         reason = _first_sentence(error)
         if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
-            self._renew_channel()
+            if isinstance(error, fl.FlightUnavailableError):  # a cancelled call says nothing of its channel
+                self._renew_channel()
             return UnavailableError(
                 f"cannot reach a broker at {self.url}",
                 operation=operation,
