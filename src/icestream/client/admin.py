@@ -123,7 +123,7 @@ class Admin:
 
 
 _WAIT_S = 5.0
-_RECOVERY_S = 3_600.0
+RECOVERY_S = 3_600.0
 
 
 class CloudCalls:
@@ -154,7 +154,7 @@ class CloudCalls:
                     remedy="see `icestream stats` for the uploader's last error, or wait longer",
                 )
 
-    def recover_topic(self, topic: str | TopicName, timeout: float = _RECOVERY_S) -> dict[str, Any]:
+    def recover_topic(self, topic: str | TopicName, timeout: float = RECOVERY_S) -> dict[str, Any]:
         """Recover a topic whose log was lost, from the cloud and its table.
 
         The response says which messages came from where, and which are lost, if any.

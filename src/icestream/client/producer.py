@@ -193,8 +193,15 @@ class BatchReceipt:
 
     @property
     def publish_time(self) -> datetime:
+        """When the broker took the first message."""
         self.result()
         return _publish_time(self._parts[0])
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """A snapshot of the topic's table that holds all messages, if the acknowledgement was to wait for one."""
+        self.result()
+        return self._parts[-1].snapshot_id
 
     def result(self, timeout: float | None = None) -> int:
         """The first message's offset, once all are acknowledged; DeadlineError after `timeout` seconds."""
@@ -577,6 +584,7 @@ class Producer:
                 has_room.wait(None if deadline is None else deadline - now)
             finally:
                 self._lock.acquire()
+                outbox.forget_room(wake)
 
     # ---- without
 
@@ -584,11 +592,15 @@ class Producer:
         """Call back, once, when something was acknowledged or failed; at once if nothing waits."""
         with self._lock:
             if self._outbox.buffered_bytes:
-                outbox.forget_room(wake)
                 self._publisher.send_all(self._outbox)
                 self._outbox.when_room(callback)
                 return
         callback()
+
+    def forget_room(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more."""
+        with self._lock:
+            self._outbox.forget_room(callback)
 
     def pending(self) -> list[PendingBatch]:
         """Start to send everything that was collected, without lingering; return what is not acknowledged."""
@@ -597,11 +609,6 @@ class Producer:
             return self._outbox.pending()
 
     def take_failure(self) -> IcestreamError | None:
-    def forget_room(self, callback: Callable[[], None]) -> None:
-        """Do not call back any more."""
-        with self._lock:
-            self._outbox.forget_room(callback)
-
         """Return the first failure since the last call that no receipt was asked about."""
         with self._lock:
             return self._outbox.take_failure()
