@@ -367,7 +367,7 @@ class AsyncSubscription:
         await self.close()
 
 
-def _close_abandoned(opening: "asyncio.Future[Producer | Consumer | Subscription]") -> None:
+def _close_abandoned(opening: "asyncio.Future[S]") -> None:
     """Close what a thread opened for a task that was cancelled meanwhile. In a thread, because closing may wait."""
     if not opening.cancelled() and opening.exception() is None:
         threading.Thread(target=opening.result().close, name="icestream-close", daemon=True).start()

@@ -185,8 +185,13 @@ def test_what_a_cancelled_task_was_opening_is_closed(
             loop.call_soon_threadsafe(begun.set)
             assert proceed.wait(60)
             opened.append(original(*args, **options))
-            close = opened[0].close
-            monkeypatch.setattr(opened[0], "close", lambda: (close(), closed.set()))
+            close_it = opened[0].close
+
+            def close() -> None:
+                close_it()
+                closed.set()
+
+            monkeypatch.setattr(opened[0], "close", close)
             return opened[0]
 
         monkeypatch.setattr(client._client, kind, slow_open)

@@ -11,7 +11,9 @@ from icestream.client.admin import Admin, CloudCalls, SqlCalls, SubscriptionAdmi
 from icestream.client.producer import BatchReceipt
 
 ADMIN = [name for kind in (Admin, CloudCalls, SqlCalls, SubscriptionAdmin) for name in vars(kind) if name[0] != "_"]
-CALLS = [(Client, aio.Client, name) for name in [*ADMIN, "read", "consume", "subscribe", "producer", "close"]]
+CALLS: list[tuple[type, type, str]] = [
+    (Client, aio.Client, name) for name in [*ADMIN, "read", "consume", "subscribe", "producer", "close"]
+]
 CALLS += [(Producer, aio.Producer, name) for name in ("send", "send_batch", "flush", "close")]
 CALLS += [
     (Subscription, aio.Subscription, name)

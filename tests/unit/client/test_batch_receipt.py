@@ -43,7 +43,7 @@ def test_the_timeout_is_for_all_parts_together(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(producer, "time", clock)
-    receipt = BatchReceipt([Part(clock) for _ in range(3)], lambda *_: None)  # type: ignore[misc, arg-type, return-value]
+    receipt = BatchReceipt([Part(clock) for _ in range(3)], lambda *_: None)  # type: ignore[misc, arg-type]
     call(receipt, 9.0)
     assert clock.now == 1009.0
     with pytest.raises(DeadlineError, match=r"within 8\.0 s"):
