@@ -22,17 +22,15 @@ Description = TypeVar("Description", TopicSummary, TopicDescription, Subscriptio
 
 
 def description_of(fields: dict[str, Any], kind: type[Description]) -> Description:
-    """Return a broker's response as a description that keeps the whole response."""
+    """Return a broker's response as a description."""
     try:
-        found = msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(
             f"the broker's response cannot be read: {error}",
             operation="describe",
             remedy="use a client of the broker's version",
         ) from error
-    msgspec.structs.force_setattr(found, "response", fields)
-    return found
 
 
 class Admin:

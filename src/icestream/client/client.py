@@ -87,10 +87,6 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
         """How this client reaches its broker, for another client or process that connects in the same way."""
         return self._connection.endpoint
 
-    @property
-    def token(self) -> str | None:
-        return self._connection.endpoint.token
-
     # ---- publishing
 
     def producer(

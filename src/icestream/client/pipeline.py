@@ -192,15 +192,9 @@ class PipelineCalls:
         """Read the frames of a range, undecoded; without bodies, only where they begin and end."""
         return FrameReader(self._connection, str(topic), stream_id, start, end, bodies=bodies)
 
-    def tell_committed(self, topic: TopicName, stream_id: str, offset: int, snapshot_id: int | None) -> None:
-        """Tell the broker that all messages below `offset` are in the topic's table. It is a hint."""
-        fields = {
-            "topic": str(topic),
-            "stream_id": stream_id,
-            "committed_offset": offset,
-            "snapshot_id": snapshot_id,
-        }
-        self._connection.action("committed", fields)
+    def tell_committed(self, topic: TopicName, stream_id: str) -> None:
+        """Tell the broker that the topic's table has a new snapshot. It is a hint: the broker looks for itself."""
+        self._connection.action("committed", {"topic": str(topic), "stream_id": stream_id})
 
     def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         """Report what a pass has done; see `pipeline_report` in the protocol."""

@@ -159,7 +159,7 @@ def changed_attributes(request: TopicChanges) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(request, name)) is not UNSET}
 
 
-class TopicSummary(TopicAttributes, frozen=True, kw_only=True, dict=True):
+class TopicSummary(TopicAttributes, frozen=True, kw_only=True):
     """What the broker tells about a topic in a list. Offsets of the log are None while the log is not open."""
 
     topic: str
@@ -202,19 +202,13 @@ class TopicSummary(TopicAttributes, frozen=True, kw_only=True, dict=True):
             return None
         return self.durable_end - self.start_offset
 
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The broker's whole response, with fields that a newer broker may have added."""
-        fields: dict[str, Any] = self.__dict__.get("response") or msgspec.to_builtins(self)
-        return fields
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for printing; the schema is readable text."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields | {"schema": None if self.encoded_schema is None else str(self.schema)}
 
 
-class TopicDescription(TopicSummary, frozen=True, kw_only=True, dict=True):
+class TopicDescription(TopicSummary, frozen=True, kw_only=True):
     """What the broker tells about a topic."""
 
     start_offset: Annotated[int, Meta(description="First offset that the log has.")]

@@ -68,12 +68,10 @@ class RangeEnds(Response):
 
 
 class CommittedHint(Request):
-    """Tell the broker to look at a topic's table: messages below `committed_offset` may be in it."""
+    """Tell the broker to look at a topic's table: it has a new snapshot."""
 
     topic: str
     stream_id: str
-    committed_offset: _Int64
-    snapshot_id: _Int64 | None = None
 
 
 class PassReport(Request):

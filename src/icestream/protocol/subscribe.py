@@ -134,16 +134,10 @@ class SubscriptionStats(Response, kw_only=True):
     consumers: tuple[ConsumerDescription, ...]
 
 
-class SubscriptionDescription(SubscriptionStats, kw_only=True, dict=True):
+class SubscriptionDescription(SubscriptionStats, kw_only=True):
     """What the broker tells about a subscription."""
 
     options: Annotated[dict[str, Any], Meta(description="The options that are set.")] = field(default_factory=dict)
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The broker's whole response, with fields that a newer broker may have added."""
-        fields: dict[str, Any] = self.__dict__.get("response") or msgspec.to_builtins(self)
-        return fields
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for printing and JSON."""
