@@ -186,11 +186,11 @@ def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
     """Return the topics with an unusable log, a failing upload or frames in quarantine, and why."""
     unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
     failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
-    unshipped = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
+    upload_failures = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
     aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)
     return [
         *unusable,
-        *unshipped,
+        *upload_failures,
         *(
             f"{name}: {plural(count, 'frame')} in quarantine, see `icestream quarantine list`"
             for name, count in aside

@@ -486,7 +486,7 @@ class Outbox:
         self.held = True
 
     @property
-    def is_unanswered(self) -> bool:
+    def is_without_response(self) -> bool:
         """Whether it waits for the outcome of what is in flight since it was held."""
         return self.held and bool(self.sent)
 
@@ -494,7 +494,7 @@ class Outbox:
         """Give up because the outbox `is_stalled`."""
         reason = self.last_error or connection_error
         error = UnavailableError(
-            f"the broker accepted nothing for {self.retry_timeout_s} s, last: {reason or 'no answer'}",
+            f"the broker accepted nothing for {self.retry_timeout_s} s, last: {reason or 'no response'}",
             operation="publish",
             place=self.topic,
             remedy="whether the messages were stored is not known",

@@ -476,9 +476,9 @@ class Subscription:
     def nack(self, failed: "Message | pa.RecordBatch | pa.Table | int", delay: float | None = None) -> None:
         """Have it delivered again after `delay` seconds (default: the subscription's): it could not be processed."""
         if self._is_closing:
-            raise _closed("refuse")
+            raise _closed("nack")
         if delay is not None and delay < 0:
-            raise InvalidRequestError(f"a delay is 0 or more, not {delay}", operation="refuse")
+            raise InvalidRequestError(f"a delay is 0 or more, not {delay}", operation="nack")
         if isinstance(failed, pa.RecordBatch | pa.Table):
             ranges = offset_ranges(_offsets_of(failed))
         else:

@@ -66,7 +66,7 @@ def poll_directly(side: str) -> None:
 _CHANNEL = [
     # Clients in one process do not share each other's broken connections.
     ("grpc.use_local_subchannel_pool", 1),
-    # Flight's streams cannot be cancelled from outside: keepalive notices a broker that stopped answering.
+    # Flight's streams cannot be cancelled from outside: keepalive notices a broker that stopped responding.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
@@ -409,11 +409,11 @@ class PublishTransport:
         stalled = self.publisher.stalled(now)
         callbacks: Callbacks = []
         stream = self._stream
-        if stream is not None and any(outbox.is_unanswered for outbox in stalled):
+        if stream is not None and any(outbox.is_without_response for outbox in stalled):
             # The broker is connected and silent: the outcome of what it got on this stream is not known.
             self._stream = None
             callbacks.append(stream.finish)
-            error = UnavailableError("the broker does not answer", operation="publish")
+            error = UnavailableError("the broker does not respond", operation="publish")
             callbacks += self.publisher.disconnected(error, now)
         return callbacks + self.publisher.give_up(stalled)
 

@@ -40,12 +40,12 @@ class SubscriptionAttributes(Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = None
     nack_delay_ms: Annotated[
-        Delay, Meta(description="When a refused message is delivered again, if the refusal does not say.")
+        Delay, Meta(description="When a nacked message is delivered again, if the nack does not say.")
     ] = 1_000
     max_redeliveries: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_REDELIVERIES)] | None,
         Meta(
-            description="A message that is refused or times out more often goes to the dead-letter topic; null: never."
+            description="A message that is nacked or times out more often goes to the dead-letter topic; null: never."
         ),
     ] = None
     dead_letter_topic: Annotated[

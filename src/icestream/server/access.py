@@ -9,7 +9,7 @@ from typing import Any
 
 from pyarrow.flight import FlightMethod
 
-from icestream.model.callers import EVERYTHING, Caller, Callers
+from icestream.model.callers import FULL_ACCESS, Caller, Callers
 from icestream.model.errors import IcestreamError, SubscriptionNotFoundError
 from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
@@ -26,7 +26,7 @@ class Access(Enum):
     """A token for the topic that the request names. It is checked before anything is looked up."""
     OWN = "own"
     """Any token. The handler gets the caller, and does and shows only what that caller may."""
-    EVERYTHING = "everything"
+    FULL = "full"
     """A token with full access."""
 
 
@@ -52,19 +52,19 @@ ACTIONS = {
     "stats": Access.OWN,
     "tenant_stats": Access.OWN,
     "ping": Access.TOKEN,
-    "backlog": Access.EVERYTHING,
+    "backlog": Access.FULL,
     "cut_range": Access.TOPIC,
-    "committed": Access.EVERYTHING,
-    "pipeline_report": Access.EVERYTHING,
+    "committed": Access.FULL,
+    "pipeline_report": Access.FULL,
     "list_subscriptions": Access.OWN,
     "create_subscription": Access.OWN,
     "describe_subscription": Access.TOPIC,
     "seek_subscription": Access.TOPIC,
     "delete_subscription": Access.TOPIC,
     "flush_topic": Access.TOPIC,
-    "recover_topic": Access.EVERYTHING,
-    "recoverable_topics": Access.EVERYTHING,
-    "cloud_objects": Access.EVERYTHING,
+    "recover_topic": Access.FULL,
+    "recoverable_topics": Access.FULL,
+    "cloud_objects": Access.FULL,
 }
 """Of the Flight door, by name. The `topic` of a request is checked in any case."""
 
@@ -75,9 +75,9 @@ OPERATIONS = {
     "update_topic": Access.TOPIC,
     "delete_topic": Access.TOPIC,
     "flush_topic": Access.TOPIC,
-    "recover_topic": Access.EVERYTHING,
-    "cloud_objects": Access.EVERYTHING,
-    "recoverable_topics": Access.EVERYTHING,
+    "recover_topic": Access.FULL,
+    "cloud_objects": Access.FULL,
+    "recoverable_topics": Access.FULL,
     "publish": Access.TOPIC,
     "read": Access.TOPIC,
     "follow": Access.TOPIC,
@@ -96,8 +96,8 @@ OPERATIONS = {
     "stats": Access.OWN,
     "list_tenants": Access.OWN,
     "describe_tenant": Access.OWN,
-    "doors": Access.EVERYTHING,
-    "metrics": Access.EVERYTHING,
+    "doors": Access.FULL,
+    "metrics": Access.FULL,
     "health": Access.OPEN,
     "readiness": Access.OPEN,
     "openapi": Access.OPEN,
@@ -118,7 +118,7 @@ def topics_of(storage: IcebergStorage, caller: Caller, prefix: str = "") -> list
 
 
 def subscription_stats(
-    storage: IcebergStorage, topic: TopicName | None = None, caller: Caller = EVERYTHING
+    storage: IcebergStorage, topic: TopicName | None = None, caller: Caller = FULL_ACCESS
 ) -> list[SubscriptionStats]:
     """Return the figures of all subscriptions that the caller may see, or of a topic's."""
     found = []

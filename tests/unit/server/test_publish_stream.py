@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from icestream.model.callers import EVERYTHING
+from icestream.model.callers import FULL_ACCESS
 from icestream.model.messages import message_batch
 from icestream.server.flight.publish_stream import PublishStream
 
@@ -42,7 +42,7 @@ class Written:
 @pytest.mark.parametrize("parts", [None, [{"count": 1, "id": 8}, {"count": 1, "id": 9}]])
 def test_an_error_that_is_not_icestreams_own_refuses_the_batch(parts: list[dict[str, int]] | None) -> None:
     refusals, written = Refusals(), Written()
-    stream = PublishStream(FailingStorage(), written, refusals, EVERYTHING)  # type: ignore[arg-type]
+    stream = PublishStream(FailingStorage(), written, refusals, FULL_ACCESS)  # type: ignore[arg-type]
     request = {"topic": "a/b", "id": 7} if parts is None else {"topic": "a/b", "parts": parts}
     stream.receive(message_batch([b"x", b"y"]), json.dumps(request).encode())
     stream.finish(lambda: False)

@@ -107,8 +107,8 @@ class Actions:
         action = self._actions.get(name)
         if action is None:
             raise InvalidRequestError(f"there is no action {name!r:.80}", remedy=f"use {', '.join(self._actions)}")
-        access = ACTIONS.get(name, Access.EVERYTHING)
-        if access is Access.EVERYTHING:
+        access = ACTIONS.get(name, Access.FULL)
+        if access is Access.FULL:
             caller.check_everything(operation=name)
         try:
             request = parse(body, action.request, operation=name)

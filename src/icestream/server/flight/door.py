@@ -12,7 +12,7 @@ import structlog
 from pyarrow import flight
 
 from icestream.client import SERVER, poll_directly
-from icestream.model.callers import EVERYTHING, Caller, Callers
+from icestream.model.callers import FULL_ACCESS, Caller, Callers
 from icestream.model.errors import (
     IcestreamError,
     InvalidMessageError,
@@ -96,7 +96,7 @@ class _Authorization(flight.ServerMiddlewareFactory):
         authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
         try:
             caller = self._callers.identify(authorization, operation=_OPERATION)
-            if VERBS.get(info.method, Access.EVERYTHING) is Access.EVERYTHING:
+            if VERBS.get(info.method, Access.FULL) is Access.FULL:
                 caller.check_everything(operation=info.method.name.lower())
         except IcestreamError as error:
             raise to_flight_error(error) from None
@@ -105,13 +105,13 @@ class _Authorization(flight.ServerMiddlewareFactory):
 
 def middleware_for(callers: Callers) -> dict[str, flight.ServerMiddlewareFactory]:
     """Return the middleware of a Flight server; none if the broker has no tokens."""
-    return {} if callers.are_all else {_KEY: _Authorization(callers)}
+    return {} if callers.has_no_authentication else {_KEY: _Authorization(callers)}
 
 
 def caller_of(context: flight.ServerCallContext, callers: Callers) -> Caller:
     """Return the caller of a call."""
-    if callers.are_all:
-        return EVERYTHING
+    if callers.has_no_authentication:
+        return FULL_ACCESS
     caller: Caller = context.get_middleware(_KEY).caller
     return caller
 

@@ -123,7 +123,7 @@ class SubscriptionsApi:
                 f"{SUBSCRIPTION_PATH}/seek",
                 "seek_subscription",
                 group,
-                "Go on from another place",
+                "Move a subscription to another position",
                 self.seek,
                 {200: ResponseSpec("The offset that the position means.", {JSON: SeekResult})},
                 body={JSON: Seek},
@@ -366,7 +366,7 @@ async def open_for_stream(
     return await run_in_threadpool(run)
 
 
-# Plain requests of a consumer: receive, acknowledge, refuse, leave. Nothing is kept for a consumer between its
+# Plain requests of a consumer: receive, ack, nack, leave. Nothing is kept for a consumer between its
 # requests. If a client hangs up before it gets a response with messages, its consumer is disconnected and the
 # messages are delivered again: the client cannot believe that it has them all.
 
@@ -513,7 +513,7 @@ class ReceivingApi:
     async def nack(self, request: Request) -> Response:
         body, kept = await self._named(request, NackBody, operation="nack")
         if not body.offsets and not body.ranges:
-            raise InvalidRequestError("body: nothing is refused", operation="nack", remedy="name offsets")
+            raise InvalidRequestError("body: nothing is nacked", operation="nack", remedy="name offsets")
         ranges = ranges_of(body.offsets, body.ranges)
         with self._consumers.using(kept, operation="nack"):
             await run_in_threadpool(partial(kept.feed.session.nack, ranges, delay_ms=body.delay_ms))

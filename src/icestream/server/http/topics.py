@@ -185,7 +185,7 @@ class CloudApi:
                 f"{TOPIC_PATH}/flush",
                 "flush_topic",
                 "cloud",
-                "Ship what is durable to the cloud now",
+                "Upload what is durable to the cloud now",
                 self.flush,
                 {200: ResponseSpec("How far the cloud is.", {JSON: FlushProgress})},
                 body={JSON: FlushBody},
