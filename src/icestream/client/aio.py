@@ -20,13 +20,13 @@ import pyarrow as pa
 from icestream.client.admin import RECOVERY_S, Start
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer, messages
-from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.producer import BatchReceipt, CommittedSnapshot, Producer, Receipt
 from icestream.client.publisher import PendingBatch
 from icestream.client.subscription import Subscription
 from icestream.model.errors import DeadlineError, IcestreamError, OverloadedError
 from icestream.model.messages import Message
-from icestream.model.names import TopicName
+from icestream.model.names import DEFAULT_URL, TopicName
 from icestream.protocol.admin import TopicDescription, TopicSummary
 from icestream.protocol.subscribe import SubscriptionDescription
 

@@ -25,7 +25,7 @@ from icestream.client.admin import (
     subscription_fields,
 )
 from icestream.client.consumer import Consumer
-from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer, wait_committed
 from icestream.client.publisher import Outbox
@@ -33,7 +33,7 @@ from icestream.client.subscription import Subscription
 from icestream.client.transport import Connection, PublishTransport
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import decode_schema, encode_schema
-from icestream.model.names import TopicName, check_producer
+from icestream.model.names import DEFAULT_URL, TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.model.units import MIB
 

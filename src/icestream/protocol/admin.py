@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from icestream.model.enums import AckLevel, StorageFormat, StorageKind
 from icestream.model.messages import decode_schema
-from icestream.protocol.parsing import MAX_INT, Request, Response
+from icestream.protocol.parsing import MAX_INT, Int64, Request, Response
 from icestream.protocol.pipeline import WriteFigures
 
 MAX_OBJECTS = 1_000
@@ -27,7 +27,6 @@ MAX_TENANTS = 1_000
 """Most tenants in one response."""
 MAX_FLUSH_WAIT_MS = 10_000
 
-Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Retention: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 53)]
 RetentionOrZero: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]

@@ -3,15 +3,16 @@
 import json
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, inspect
+from msgspec import UNSET, Meta, Struct, inspect
 
 from icestream.model.errors import InvalidRequestError
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_INT = (1 << 63) - 1
+Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 
 Parsed = TypeVar("Parsed")
 _MAX_SHOWN = 80

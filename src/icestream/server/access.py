@@ -3,18 +3,14 @@
 A call without a rule is for callers with full access only. A test fails until it has a rule.
 """
 
-import contextlib
 from enum import Enum
-from typing import Any
 
 from pyarrow.flight import FlightMethod
 
-from icestream.model.callers import FULL_ACCESS, Caller, Callers
-from icestream.model.errors import IcestreamError, SubscriptionNotFoundError
+from icestream.model.callers import Caller, Callers
 from icestream.model.names import TopicName
-from icestream.model.offsets import StartPosition
-from icestream.storage import IcebergStorage, Topic
-from icestream.subscription import BrokerSubscription, SubscriptionOptions, SubscriptionStats
+from icestream.storage import IcebergStorage
+from icestream.subscription import SubscriptionOptions
 
 
 class Access(Enum):
@@ -110,48 +106,6 @@ OPERATIONS = {
 def callers_of(storage: IcebergStorage) -> Callers:
     """Return the callers to whom the settings give tokens."""
     return Callers(storage.settings.auth.token_pairs)
-
-
-def topics_of(storage: IcebergStorage, caller: Caller, prefix: str = "") -> list[Topic]:
-    """Return the topics that a caller may see, by name."""
-    return [topic for topic in storage.topics.find(prefix) if caller.may(topic.name.namespace)]
-
-
-def subscription_stats(
-    storage: IcebergStorage, topic: TopicName | None = None, caller: Caller = FULL_ACCESS
-) -> list[SubscriptionStats]:
-    """Return the figures of all subscriptions that the caller may see, or of a topic's."""
-    found = []
-    for subscription in storage.subscriptions.find(topic):
-        if caller.may(subscription.topic.namespace):
-            with contextlib.suppress(IcestreamError):  # deleted meanwhile: the others are shown all the same
-                found.append(subscription.stats())
-    return found
-
-
-def open_subscription(
-    storage: IcebergStorage,
-    topic: TopicName,
-    name: str,
-    changes: dict[str, Any],
-    *,
-    start: StartPosition,
-    caller: Caller,
-    operation: str,
-    create: bool = True,
-) -> tuple[BrokerSubscription, bool]:
-    """Open a subscription with some of its options changed; return it, and whether it was there before.
-
-    Raise if it sends dead letters to a topic that the caller may not touch.
-    """
-    caller.check(topic.namespace, operation=operation)
-    try:
-        standing = storage.subscriptions.get(topic, name).options
-    except SubscriptionNotFoundError:
-        standing = None
-    options = SubscriptionOptions.from_json((standing.to_json() if standing else {}) | changes) if changes else None
-    check_dead_letters(caller, topic, name, options or standing, operation=operation)
-    return storage.subscriptions.open(topic, name, options, start=start, create=create), standing is not None
 
 
 def check_dead_letters(

@@ -25,7 +25,8 @@ from icestream.model.errors import (
 from icestream.model.names import url_host
 from icestream.protocol.read import FramesTicket, QueryTicket, parse_ticket
 from icestream.query import BrokerTopics, QueryEngine
-from icestream.server.access import VERBS, Access, callers_of, topics_of
+from icestream.server.access import VERBS, Access, callers_of
+from icestream.server.calls import topics_of
 from icestream.server.flight.actions import Actions
 from icestream.server.flight.publish_stream import PublishStream
 from icestream.server.flight.read_stream import FrameStream, QueryStream, ReadStream

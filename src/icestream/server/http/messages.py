@@ -16,7 +16,16 @@ from starlette.responses import Response
 
 from icestream.model.enums import AckLevel
 from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError, InvalidRequestError
-from icestream.model.messages import MESSAGE_SCHEMA, Message, end_offset, message_batch, messages_of, slice_from
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    STREAM_SCHEMA,
+    Message,
+    end_offset,
+    message_batch,
+    messages_of,
+    slice_from,
+)
+from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.server.http.errors import NotAcceptableError, json_response
 from icestream.server.http.models import NewMessage, PublishBody, PublishQuery, PublishReceipt, ReadMessages, ReadQuery
@@ -249,6 +258,7 @@ def _either(text: str | None, encoded: str | None, name: str, index: int) -> byt
         raise InvalidMessageError(f"messages.{index}.{name}_base64: {error}", operation=_OPERATION) from None
 
 
+_STREAM_COLUMNS = STREAM_SCHEMA.names
 MESSAGES_PATH = f"{TOPIC_PATH}/messages"
 NEXT_OFFSET_HEADER = "Icestream-Next-Offset"
 DURABLE_END_HEADER = "Icestream-Durable-End"
@@ -381,7 +391,7 @@ class MessagesApi:
         def begin() -> tuple[Topic, int]:
             topic = self._storage.topic(name)
             if not as_arrow:
-                check_topic_has_json(topic, operation="read")
+                check_has_json(topic.stream_schema, topic.name, operation="read")
             return topic, topic.start_offset_of(start)
 
         topic, offset = await run_in_threadpool(begin)
@@ -424,12 +434,13 @@ def _resolve(acknowledged: "asyncio.Future[Append]") -> Callable[[Append], None]
     return acknowledge
 
 
-def check_topic_has_json(topic: Topic, *, operation: str) -> None:
-    if topic.record.encoded_schema is not None:
+def check_has_json(schema: pa.Schema, topic: TopicName, *, operation: str) -> None:
+    """Raise unless batches of this schema are messages, which have a JSON form. Deliveries have one column more."""
+    if schema.names[: len(_STREAM_COLUMNS)] != _STREAM_COLUMNS:
         raise NotAcceptableError(
             "the topic has columns of its own, which have no JSON form here",
             operation=operation,
-            place=str(topic.name),
+            place=str(topic),
             remedy=f"ask with Accept: {ARROW_STREAM}",
         )
 

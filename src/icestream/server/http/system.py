@@ -14,8 +14,7 @@ from icestream.model.errors import UnavailableError
 from icestream.model.json_rows import json_rows
 from icestream.protocol.admin import TenantPage, TenantStats
 from icestream.query import Query, QueryEngine
-from icestream.server.access import subscription_stats, topics_of
-from icestream.server.flight.actions import broker_stats
+from icestream.server.calls import broker_stats, subscription_stats, topics_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.messages import ends_of
 from icestream.server.http.models import (

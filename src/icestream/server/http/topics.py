@@ -18,8 +18,7 @@ from icestream.protocol.admin import (
     UpdateTopic,
 )
 from icestream.protocol.parsing import given
-from icestream.server.access import topics_of
-from icestream.server.flight.actions import create_topic
+from icestream.server.calls import create_topic, topics_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import DeleteQuery, FlushBody, ObjectsQuery, RecoverBody, TopicPage, TopicsQuery
 from icestream.server.http.requests import (
