@@ -186,11 +186,11 @@ def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
     """Return the topics with an unusable log, a failing upload or frames in quarantine, and why."""
     unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
     failing = [topic for topic in topics if topic.get("upload_error")]
-    unshipped = [f"{topic['topic']}: {_upload_trouble(topic)}: {topic['upload_error']}" for topic in failing]
+    upload_failures = [f"{topic['topic']}: {_upload_trouble(topic)}: {topic['upload_error']}" for topic in failing]
     aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)
     return [
         *unusable,
-        *unshipped,
+        *upload_failures,
         *(
             f"{name}: {plural(count, 'frame')} in quarantine, see `icestream quarantine list`"
             for name, count in aside

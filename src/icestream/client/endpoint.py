@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import InvalidRequestError
-
-DEFAULT_URL = "grpc://127.0.0.1:8815"
+from icestream.model.names import DEFAULT_URL
 
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 _DEFAULT_PORT = 8815

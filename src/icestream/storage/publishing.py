@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+import structlog
 
 from icestream.config import ServerSettings
 from icestream.model.enums import AckLevel
@@ -14,6 +15,8 @@ from icestream.storage.disk import Disk
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import TableProgress, Topic
 from icestream.wal import Append, Payload
+
+_log = structlog.get_logger(__name__)
 
 
 class ByteBudget:
@@ -101,6 +104,9 @@ class Publishing:
                     prepared.append(Append(*self._prepare(topic, item, level), session=item.session))
             except IcestreamError as error:
                 Append(None, item.on_ack).finish(error)
+            except Exception as error:  # noqa: BLE001 - such as ArrowMemoryError: the other batches are not concerned
+                _log.exception("publish_failed", topic=str(topic.name))
+                Append(None, item.on_ack).finish(IcestreamError(f"internal error: {error!r}", operation="publish"))
         if not prepared:
             return
         try:

@@ -5,7 +5,7 @@
                         ▲                  │ nack, ack timeout, consumer gone
                         ├── delayed ◀──────┤
                         └──────────────────┤
-                                           └── refused too often ──▶ dead ──stored──▶ acknowledged
+                                           └── nacked too often ───▶ dead ──stored──▶ acknowledged
 ```
 
 A dead message becomes ready again if the options change to no dead letters before it is stored.
@@ -423,7 +423,7 @@ class SubscriptionState:
             self._ask().wake_all = True  # only now it is known for which consumers they are
 
     def _restore(self, cursor: Cursor) -> None:
-        """Treat messages that a consumer had refused before the subscription was opened."""
+        """Treat messages that a consumer had nacked before the subscription was opened."""
         found, due_ms = cursor.take_restored()
         if found:
             for state in (MessageState.READY, MessageState.DELAYED):
