@@ -424,7 +424,7 @@ MUTANTS = (
     Mutant(
         "prune-read-back",
         "the look at cloud objects before the log relies on them",
-        (("storage:_elsewhere_below", Swap(("confirmed_end",), by="(1 << 62)")),),
+        (("storage:_removable_below", Swap(("confirmed_end",), by="(1 << 62)")),),
         (
             "tests/integration/cloud/test_retention.py::test_an_object_that_was_lost_in_the_store_keeps_its_messages_in_the_log",
         ),

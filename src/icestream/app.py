@@ -66,7 +66,7 @@ class Broker:
 
     def start(self) -> None:
         server = self.settings.server
-        if self._callers.are_all and not _is_loopback(server.host):
+        if self._callers.has_no_authentication and not _is_loopback(server.host):
             _log.warning("no_authentication", host=server.host, effect="every client has full access; set auth.tokens")
         with contextlib.ExitStack() as resources:
             resources.enter_context(self.storage)

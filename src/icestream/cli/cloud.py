@@ -10,11 +10,11 @@ from icestream.cli.options import broker_option, config_option, data_option, jso
 from icestream.cli.output import console, count_text, offsets_text, plural, print_json, rfc3339, size_text, table
 from icestream.cli.settings import read_settings
 from icestream.client import BrokerEndpoint, Client
-from icestream.cloud import ObjectDescriptor, ObjectName, Trailer
+from icestream.cloud import ObjectDescriptor, ObjectName, Trailer, read_trailer
 from icestream.model.errors import DamagedError, InvalidRequestError, ObjectNotFoundError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage.cloud import TopicCloud
-from icestream.storage.verify import Clouds, ObjectCheck, read_trailer
+from icestream.storage.verify import Clouds, ObjectCheck
 
 _FRAME_LIMIT = 20
 

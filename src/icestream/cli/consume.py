@@ -113,7 +113,7 @@ def consume_subscription(
     """Write and acknowledge messages.
 
     Without `follow` it ends when the subscription has caught up with the log's durable end of now. It does not wait
-    for messages that other consumers hold, nor for refused messages that come again later.
+    for messages that other consumers hold, nor for nacked messages that come again later.
     """
     end = None if follow else client.describe_topic(subscription.topic).durable_end
     left = max_messages

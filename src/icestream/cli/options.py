@@ -10,11 +10,11 @@ import click
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.enums import ClosedSet
 from icestream.model.errors import InvalidRequestError
+from icestream.model.names import DEFAULT_URL
 from icestream.model.offsets import FORMS, StartPosition
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_BROKER = "grpc://127.0.0.1:8815"
 POSITION = "earliest|latest|OFFSET|TIMESTAMP|snapshot:ID|tag:NAME"
 """The forms of a start position, as usage lines show them."""
 
@@ -22,7 +22,7 @@ _address_option = click.option(
     "--broker",
     metavar="URL",
     envvar="ICESTREAM_BROKER",
-    default=DEFAULT_BROKER,
+    default=DEFAULT_URL,
     show_default=True,
     show_envvar=True,
     help="The broker's address.",

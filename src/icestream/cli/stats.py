@@ -185,18 +185,22 @@ def cloud_table(topics: list[dict[str, Any]]) -> Table:
 def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
     """Return the topics with an unusable log, a failing upload or frames in quarantine, and why."""
     unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
-    failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
-    unshipped = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
+    failing = [topic for topic in topics if topic.get("upload_error")]
+    upload_failures = [f"{topic['topic']}: {_upload_trouble(topic)}: {topic['upload_error']}" for topic in failing]
     aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)
     return [
         *unusable,
-        *unshipped,
+        *upload_failures,
         *(
             f"{name}: {plural(count, 'frame')} in quarantine, see `icestream quarantine list`"
             for name, count in aside
             if count
         ),
     ]
+
+
+def _upload_trouble(topic: dict[str, Any]) -> str:
+    return "uploads have stopped" if topic.get("upload_state") == "stopped" else "the last upload failed"
 
 
 def subscription_table(subscriptions: list[dict[str, Any]]) -> Table:

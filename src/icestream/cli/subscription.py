@@ -70,7 +70,7 @@ def describe(topic: str, name: str, broker: BrokerEndpoint, as_json: bool) -> No
     "--nack-delay",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Deliver a refused message again after so long.  [default: 1]",
+    help="Deliver a nacked message again after so long.  [default: 1]",
 )
 @click.option(
     "--max-redeliveries",

@@ -42,19 +42,20 @@ def attribute_options(*, to_change: bool = False) -> Callable[[Command], Command
     def add(command: Command) -> Command:
         for attribute in reversed(topic_attributes()):
             if attribute.name != "schema" and (attribute.changeable or not to_change):
-                command = _attribute_option(attribute)(command)
+                command = _attribute_option(attribute, to_change=to_change)(command)
         return command
 
     return add
 
 
-def _attribute_option(attribute: TopicAttribute) -> Callable[[Command], Command]:
+def _attribute_option(attribute: TopicAttribute, *, to_change: bool) -> Callable[[Command], Command]:
     name = "--" + attribute.name.replace("_", "-")
     kind = _value_type(attribute.type)
     if kind is tuple:
         return click.option(name, multiple=True, metavar="SPEC", help=f"{attribute.description} May be repeated.")
     if kind is int:
-        return click.option(name, type=click.IntRange(min=1), metavar="N", help=attribute.description)
+        text = f"{attribute.description} 0 removes the topic's own limit." if to_change else attribute.description
+        return click.option(name, type=click.IntRange(min=0 if to_change else 1), metavar="N", help=text)
     values = choices(kind) if issubclass(kind, ClosedSet) else click.STRING
     return click.option(name, type=values, help=attribute.description)
 

@@ -7,7 +7,7 @@ What it guarantees, whatever happens to the connection or the broker:
 
 - A receipt that gives an offset means that the message is stored as safely as the topic's acknowledgement level says.
 - One producer's messages are stored in the order of their `send`, each once. A message whose receipt fails with an
-  error of the broker is not stored; one that fails because the broker did not answer (`UnavailableError`) may be.
+  error of the broker is not stored; one that fails because the broker did not respond (`UnavailableError`) may be.
 - A consumer gets every offset from its start, in order, once; a following one across restarts of the broker too.
 - A subscription delivers every message until it is acknowledged, and never again once a flush has confirmed that.
 - Memory is bounded: per producer by `max_buffer_bytes`, per consumer by its read-ahead, per subscription by its credit.

@@ -22,17 +22,15 @@ Description = TypeVar("Description", TopicSummary, TopicDescription, Subscriptio
 
 
 def description_of(fields: dict[str, Any], kind: type[Description]) -> Description:
-    """Return a broker's response as a description that keeps the whole response."""
+    """Return a broker's response as a description."""
     try:
-        found = msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(
             f"the broker's response cannot be read: {error}",
             operation="describe",
             remedy="use a client of the broker's version",
         ) from error
-    msgspec.structs.force_setattr(found, "response", fields)
-    return found
 
 
 class Admin:
@@ -123,7 +121,7 @@ class Admin:
 
 
 _WAIT_S = 5.0
-_RECOVERY_S = 3_600.0
+RECOVERY_S = 3_600.0
 
 
 class CloudCalls:
@@ -140,9 +138,9 @@ class CloudCalls:
         deadline = None if timeout is None else time.monotonic() + timeout
         target: int | None = None
         while True:
-            left = _WAIT_S if deadline is None else min(_WAIT_S, deadline - time.monotonic())
-            fields = {"topic": text, "target": target, "wait_ms": max(0, round(left * 1000))}
-            response = self._connection.action("flush_topic", fields)
+            left = _WAIT_S if deadline is None else max(0.0, min(_WAIT_S, deadline - time.monotonic()))
+            fields = {"topic": text, "target": target, "wait_ms": round(left * 1000)}
+            response = self._connection.action("flush_topic", fields, hold_s=left)
             target = response["target"]
             if response["done"]:
                 return int(response["uploaded_offset"])
@@ -154,7 +152,7 @@ class CloudCalls:
                     remedy="see `icestream stats` for the uploader's last error, or wait longer",
                 )
 
-    def recover_topic(self, topic: str | TopicName, timeout: float = _RECOVERY_S) -> dict[str, Any]:
+    def recover_topic(self, topic: str | TopicName, timeout: float = RECOVERY_S) -> dict[str, Any]:
         """Recover a topic whose log was lost, from the cloud and its table.
 
         The response says which messages came from where, and which are lost, if any.

@@ -8,6 +8,7 @@ Open a producer, a consumer or a subscription with `await client.producer(…)` 
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,21 +17,21 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from icestream.client.admin import Start
+from icestream.client.admin import RECOVERY_S, Start
 from icestream.client.client import Client
 from icestream.client.consumer import Consumer, messages
-from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.producer import BatchReceipt, CommittedSnapshot, Producer, Receipt
 from icestream.client.publisher import PendingBatch
 from icestream.client.subscription import Subscription
 from icestream.model.errors import DeadlineError, IcestreamError, OverloadedError
 from icestream.model.messages import Message
-from icestream.model.names import TopicName
+from icestream.model.names import DEFAULT_URL, TopicName
 from icestream.protocol.admin import TopicDescription, TopicSummary
 from icestream.protocol.subscribe import SubscriptionDescription
 
 R = TypeVar("R", Receipt, BatchReceipt)
-S = TypeVar("S")
+S = TypeVar("S", bound="Producer | Consumer | Subscription")
 T = TypeVar("T", bound="AsyncProducer | AsyncConsumer | AsyncSubscription")
 V = TypeVar("V")
 
@@ -76,6 +77,24 @@ class _AsyncAcknowledgement(Generic[R]):
     def offset(self) -> Coroutine[Any, Any, int]:
         return self.result()
 
+    @property
+    def publish_time(self) -> Coroutine[Any, Any, datetime]:
+        """When the broker took the message, or the first message of a batch."""
+        return self._publish_time()
+
+    @property
+    def snapshot_id(self) -> Coroutine[Any, Any, int | None]:
+        """A snapshot of the topic's table that holds it, if the acknowledgement was to wait for one."""
+        return self._snapshot_id()
+
+    async def _publish_time(self) -> datetime:
+        await _settled(self._batches)
+        return self._receipt.publish_time
+
+    async def _snapshot_id(self) -> int | None:
+        await _settled(self._batches)
+        return self._receipt.snapshot_id
+
     async def result(self) -> int:
         await _settled(self._batches)
         return self._receipt.result()
@@ -100,14 +119,6 @@ class AsyncReceipt(_AsyncAcknowledgement[Receipt]):
     """One message's acknowledgement: `await receipt`, or `await receipt.offset`, gives its offset."""
 
     __slots__ = ()
-
-    @property
-    def publish_time(self) -> Coroutine[Any, Any, datetime]:
-        return self._publish_time()
-
-    async def _publish_time(self) -> datetime:
-        await _settled(self._batches)
-        return self._receipt.publish_time
 
 
 class AsyncBatchReceipt(_AsyncAcknowledgement[BatchReceipt]):
@@ -164,8 +175,12 @@ class AsyncProducer:
             async with asyncio.timeout(self._producer.block_timeout):
                 while True:
                     waiter: asyncio.Future[None] = loop.create_future()
-                    self._producer.when_room(functools.partial(_resolve, loop, waiter))
-                    await waiter
+                    wake = functools.partial(_resolve, loop, waiter)
+                    self._producer.when_room(wake)
+                    try:
+                        await waiter
+                    finally:
+                        self._producer.forget_room(wake)
                     receipt = offer()
                     if receipt is not None:
                         return receipt
@@ -339,8 +354,9 @@ class AsyncSubscription:
         """Wait until the broker has stored every acknowledgement given so far."""
         await asyncio.to_thread(self._subscription.flush, timeout)
 
-    async def close(self) -> None:
-        await asyncio.to_thread(self._subscription.close)
+    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109 - as in the other client
+        """Stop; acknowledgements get up to `timeout` seconds to reach the broker."""
+        await asyncio.to_thread(self._subscription.close, timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -349,6 +365,12 @@ class AsyncSubscription:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _close_abandoned(opening: "asyncio.Future[S]") -> None:
+    """Close what a thread opened for a task that was cancelled meanwhile. In a thread, because closing may wait."""
+    if not opening.cancelled() and opening.exception() is None:
+        threading.Thread(target=opening.result().close, name="icestream-close", daemon=True).start()
 
 
 class AwaitableOpen(Generic[S, T]):
@@ -360,7 +382,12 @@ class AwaitableOpen(Generic[S, T]):
         self._opened: T | None = None
 
     async def _open(self) -> T:
-        return self._wrap(await asyncio.to_thread(self._open_it))
+        opening = asyncio.get_running_loop().run_in_executor(None, self._open_it)
+        try:
+            return self._wrap(await asyncio.shield(opening))
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_abandoned)
+            raise
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._open().__await__()
@@ -377,7 +404,10 @@ class AwaitableOpen(Generic[S, T]):
 
 
 class AsyncClient:
-    """Like `icestream.Client`, with the same arguments everywhere. Use it in one event loop."""
+    """Like `icestream.Client`, with the same calls and arguments. Use it in one event loop.
+
+    `sql_batches` and the calls of the pipeline are the synchronous client's alone.
+    """
 
     def __init__(
         self,
@@ -432,8 +462,18 @@ class AsyncClient:
     async def update_topic(self, topic: str | TopicName, **changes: Any) -> TopicDescription:
         return await _in_thread(self._client.update_topic, topic, **changes)
 
-    async def delete_topic(self, topic: str | TopicName) -> None:
-        await _in_thread(self._client.delete_topic, topic)
+    async def delete_topic(self, topic: str | TopicName, *, keep_table: bool = False) -> None:
+        await _in_thread(self._client.delete_topic, topic, keep_table=keep_table)
+
+    async def wait_committed(
+        self,
+        topic: str | TopicName,
+        offset: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Client
+        *,
+        hurry: bool = True,
+    ) -> CommittedSnapshot:
+        return await _in_thread(self._client.wait_committed, topic, offset, timeout, hurry=hurry)
 
     async def flush_topic(
         self,
@@ -442,8 +482,30 @@ class AsyncClient:
     ) -> int:
         return await _in_thread(self._client.flush_topic, topic, timeout)
 
-    async def recover_topic(self, topic: str | TopicName) -> dict[str, Any]:
-        return await _in_thread(self._client.recover_topic, topic)
+    async def recover_topic(
+        self,
+        topic: str | TopicName,
+        timeout: float = RECOVERY_S,  # noqa: ASYNC109 - as in Client
+    ) -> dict[str, Any]:
+        return await _in_thread(self._client.recover_topic, topic, timeout)
+
+    async def recoverable_topics(self) -> dict[str, list[str]]:
+        return await _in_thread(self._client.recoverable_topics)
+
+    async def cloud_objects(self, topic: str | TopicName) -> AsyncIterator[dict[str, Any]]:
+        after: int | None = None
+        while True:
+            page = await self.cloud_page(topic, after)
+            for found in page["objects"]:
+                yield found
+            after = page["next_after"]
+            if after is None:
+                return
+
+    async def cloud_page(
+        self, topic: str | TopicName, after: int | None = None, limit: int | None = None
+    ) -> dict[str, Any]:
+        return await _in_thread(self._client.cloud_page, topic, after, limit)
 
     async def subscriptions(self, topic: str | TopicName | None = None) -> list[SubscriptionDescription]:
         return await _in_thread(self._client.subscriptions, topic)
@@ -463,10 +525,13 @@ class AsyncClient:
     async def stats(self, topic: str | TopicName | None = None) -> dict[str, Any]:
         return await _in_thread(self._client.stats, topic)
 
+    async def tenant_stats(self, tenant: str | None = None) -> list[dict[str, Any]]:
+        return await _in_thread(self._client.tenant_stats, tenant)
+
     async def ping(self) -> dict[str, Any]:
         return await _in_thread(self._client.ping)
 
-    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109 - how long messages on their way may take
+    async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109 - how long messages in flight may take
         await _in_thread(self._client.close, timeout)
 
     async def __aenter__(self) -> Self:

@@ -25,7 +25,7 @@ from icestream.client.admin import (
     subscription_fields,
 )
 from icestream.client.consumer import Consumer
-from icestream.client.endpoint import DEFAULT_URL, BrokerEndpoint
+from icestream.client.endpoint import BrokerEndpoint
 from icestream.client.pipeline import PipelineCalls
 from icestream.client.producer import Producer, wait_committed
 from icestream.client.publisher import Outbox
@@ -33,7 +33,7 @@ from icestream.client.subscription import Subscription
 from icestream.client.transport import Connection, PublishTransport
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import decode_schema, encode_schema
-from icestream.model.names import TopicName, check_producer
+from icestream.model.names import DEFAULT_URL, TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.model.units import MIB
 
@@ -48,9 +48,10 @@ _BATCH_HEADROOM_BYTES = 1024
 class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
     """Talks to one broker: `Client("grpc://host:port")`, or `Client(endpoint)` with a `BrokerEndpoint`.
 
-    One connection, and two threads for all its producers. Safe to use from several threads; not across a fork.
-    `token` is needed where the broker uses tokens; the default is ICESTREAM_TOKEN. `tls` is a file of CA certificates,
-    or its bytes, for `grpc+tls://…`. An endpoint has both already. `timeout` (seconds) bounds administrative calls.
+    One connection, and two threads for all producers of one Arrow schema. Safe to use from several threads; not across
+    a fork. `token` is needed where the broker uses tokens; the default is ICESTREAM_TOKEN. `tls` is a file of CA
+    certificates, or its bytes, for `grpc+tls://…`. An endpoint has both already. `timeout` (seconds) bounds
+    administrative calls.
     """
 
     def __init__(
@@ -85,10 +86,6 @@ class Client(Admin, SubscriptionAdmin, PipelineCalls, CloudCalls, SqlCalls):
     def endpoint(self) -> BrokerEndpoint:
         """How this client reaches its broker, for another client or process that connects in the same way."""
         return self._connection.endpoint
-
-    @property
-    def token(self) -> str | None:
-        return self._connection.endpoint.token
 
     # ---- publishing
 

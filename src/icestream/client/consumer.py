@@ -379,6 +379,8 @@ class Consumer:
                 error = None
             except IcestreamError as failure:
                 error = failure
+            except Exception as failure:  # noqa: BLE001 - the thread that polls gets it
+                error = IcestreamError(f"the consumer failed: {failure!r}", operation="read", place=self._topic)
             if not self._follow or self._is_complete():
                 break
             if error is not None and not (self._is_accepted and is_temporary(error)):
@@ -415,6 +417,9 @@ class Consumer:
                     yield batch
         except (fl.FlightError, pa.ArrowException) as error:
             raise self._connection.typed(error, "read") from error
+        except Exception:  # what came is not the protocol: the broker does not know that the read is over
+            reader.cancel()
+            raise
 
     def _ticket(self) -> dict[str, Any]:
         start = self._start.to_json() if self._next_offset is None else self._next_offset

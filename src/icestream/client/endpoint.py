@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from icestream.model.callers import TOKEN_VARIABLE
 from icestream.model.errors import InvalidRequestError
-
-DEFAULT_URL = "grpc://127.0.0.1:8815"
+from icestream.model.names import DEFAULT_URL
 
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 _DEFAULT_PORT = 8815
@@ -44,6 +43,10 @@ class BrokerEndpoint:
         object.__setattr__(self, "url", shown)
         object.__setattr__(self, "token", _checked_token(os.environ.get(TOKEN_VARIABLE) if token is None else token))
         object.__setattr__(self, "root_certificates", Path(tls).read_bytes() if isinstance(tls, str | Path) else tls)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.url.startswith("grpc+tls:")
 
     @property
     def location(self) -> str:

@@ -167,7 +167,8 @@ class PipelineCalls:
     ) -> PipelineBacklog:
         """Return what the matching topics hold; with a mark, those that changed since, after `wait_ms` at most."""
         fields = {"topics": topics, "mark": mark, "wait_ms": wait_ms or None}
-        response = self._connection.action("backlog", fields, timeout_s=timeout)
+        hold_s = wait_ms / 1000 if timeout is None else 0.0
+        response = self._connection.action("backlog", fields, timeout_s=timeout, hold_s=hold_s)
         return msgspec.convert(response, PipelineBacklog)
 
     def cut_range(self, topic: TopicName, start: int, end: int, *, range_bytes: int, max_ranges: int) -> list[int]:
@@ -191,15 +192,9 @@ class PipelineCalls:
         """Read the frames of a range, undecoded; without bodies, only where they begin and end."""
         return FrameReader(self._connection, str(topic), stream_id, start, end, bodies=bodies)
 
-    def tell_committed(self, topic: TopicName, stream_id: str, offset: int, snapshot_id: int | None) -> None:
-        """Tell the broker that all messages below `offset` are in the topic's table. It is a hint."""
-        fields = {
-            "topic": str(topic),
-            "stream_id": stream_id,
-            "committed_offset": offset,
-            "snapshot_id": snapshot_id,
-        }
-        self._connection.action("committed", fields)
+    def tell_committed(self, topic: TopicName, stream_id: str) -> None:
+        """Tell the broker that the topic's table has a new snapshot. It is a hint: the broker looks for itself."""
+        self._connection.action("committed", {"topic": str(topic), "stream_id": stream_id})
 
     def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         """Report what a pass has done; see `pipeline_report` in the protocol."""

@@ -56,14 +56,14 @@ def wait_committed(
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        left = _ASK_SECONDS if deadline is None else min(_ASK_SECONDS, deadline - time.monotonic())
-        fields = {"topic": topic, "offset": offset, "wait_ms": max(0, int(left * 1000))}
+        left = _ASK_SECONDS if deadline is None else max(0.0, min(_ASK_SECONDS, deadline - time.monotonic()))
+        fields = {"topic": topic, "offset": offset, "wait_ms": int(left * 1000)}
         if not hurry:
             fields["hurry"] = False
         try:
-            response = connection.action("wait_committed", fields)
+            response = connection.action("wait_committed", fields, hold_s=left)
         except UnavailableError:
-            if deadline is None or time.monotonic() > deadline:
+            if deadline is not None and time.monotonic() > deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
             continue
@@ -83,16 +83,16 @@ WaitCommitted = Callable[[int, float | None], CommittedSnapshot]
 """Waits until the message at an offset of the producer's topic is in its table, at most so many seconds."""
 
 
-def _wait_for_ack(batch: PendingBatch, timeout: float | None) -> None:
-    """Wait until the batch is acknowledged or has failed."""
-    if not batch.done and not batch.wait(timeout):
+def _wait_for_ack(batch: PendingBatch, timeout: float | None, started: float | None = None) -> None:
+    """Wait until the batch is acknowledged or has failed; the timeout counts from `started`, or from now."""
+    if not batch.done and not batch.wait(timeout if started is None else _seconds_left(started, timeout)):
         raise DeadlineError(f"no acknowledgement within {timeout} s", operation="publish")
     batch.seen = True
 
 
-def _raise_if_failed(batch: PendingBatch, timeout: float | None = None) -> None:
+def _raise_if_failed(batch: PendingBatch, timeout: float | None = None, started: float | None = None) -> None:
     """Wait for the acknowledgement; raise the error that the batch failed with, if it did."""
-    _wait_for_ack(batch, timeout)
+    _wait_for_ack(batch, timeout, started)
     if batch.error is not None:
         raise batch.error
 
@@ -193,12 +193,21 @@ class BatchReceipt:
 
     @property
     def publish_time(self) -> datetime:
+        """When the broker took the first message."""
         self.result()
         return _publish_time(self._parts[0])
 
+    @property
+    def snapshot_id(self) -> int | None:
+        """A snapshot of the topic's table that holds all messages, if the acknowledgement was to wait for one."""
+        self.result()
+        return self._parts[-1].snapshot_id
+
     def result(self, timeout: float | None = None) -> int:
+        """The first message's offset, once all are acknowledged; DeadlineError after `timeout` seconds."""
+        started = time.monotonic()
         for part in self._parts:
-            _raise_if_failed(part, timeout)
+            _raise_if_failed(part, timeout, started)
         return self._parts[0].base_offset
 
     def wait_committed(self, timeout: float | None = None) -> CommittedSnapshot:
@@ -210,8 +219,9 @@ class BatchReceipt:
 
     def exception(self, timeout: float | None = None) -> IcestreamError | None:
         """Wait, and return the first error of a part; None if all were acknowledged."""
+        started = time.monotonic()
         for part in self._parts:
-            _wait_for_ack(part, timeout)
+            _wait_for_ack(part, timeout, started)
         return next((part.error for part in self._parts if part.error is not None), None)
 
     @property
@@ -351,6 +361,21 @@ def checked(
     return payload, key, pairs, size
 
 
+def _partly_sent(
+    error: OverloadedError, parts: Sequence[PendingBatch], batches: Sequence[pa.RecordBatch]
+) -> OverloadedError:
+    """Return the error of a `send_batch` that was queued in part. Not retryable: the whole would be sent twice."""
+    sent = sum(part.count for part in parts)
+    return OverloadedError(
+        f"{error.message}; of {sum(batch.num_rows for batch in batches)} messages the first {sent} are sent",
+        operation="send_batch",
+        place=error.place,
+        remedy=f"send the rest alone: data.slice({sent})",
+        retryable=False,
+        details={"sent_messages": sent},
+    )
+
+
 def _bytes(value: Any, what: str) -> bytes:
     if isinstance(value, bytes):
         return value
@@ -472,6 +497,10 @@ class Producer:
 
         An ordinary topic takes a `payload` column (binary or text) and, if there are any, `key` and `attributes`. A
         topic with its own schema takes exactly those columns; nullable ones may be left out.
+
+        Data of several batches that does not find room within `block_timeout` raises OverloadedError after some of them
+        were queued: `error.details["sent_messages"]` messages from the beginning are sent, and the rest,
+        `data.slice(sent_messages)`, is not. `flush` tells what became of those that are sent.
         """
         receipt = self.offer_batch(self.prepare(data), blocking=True)
         assert receipt is not None
@@ -497,8 +526,13 @@ class Producer:
         for record in batches:
             nbytes = record.nbytes
             with self._lock:
-                if not self._wait_for_room(nbytes, blocking=blocking, force=bool(parts) and not blocking):
-                    return None
+                try:
+                    if not self._wait_for_room(nbytes, blocking=blocking, force=bool(parts) and not blocking):
+                        return None
+                except OverloadedError as error:
+                    if parts:
+                        raise _partly_sent(error, parts, batches) from None
+                    raise
                 now = time.monotonic()
                 parts.append(self._outbox.add_record(record, nbytes, now))
                 work = self._publisher.start(self._outbox, now, direct=blocking)
@@ -543,12 +577,14 @@ class Producer:
                     remedy="send slower, raise max_buffer_bytes, or look at the broker",
                 )
             has_room = threading.Event()
-            outbox.when_room(has_room.set)
+            wake = has_room.set
+            outbox.when_room(wake)
             self._lock.release()
             try:
                 has_room.wait(None if deadline is None else deadline - now)
             finally:
                 self._lock.acquire()
+                outbox.forget_room(wake)
 
     # ---- without
 
@@ -560,6 +596,11 @@ class Producer:
                 self._outbox.when_room(callback)
                 return
         callback()
+
+    def forget_room(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more."""
+        with self._lock:
+            self._outbox.forget_room(callback)
 
     def pending(self) -> list[PendingBatch]:
         """Start to send everything that was collected, without lingering; return what is not acknowledged."""

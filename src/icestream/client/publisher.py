@@ -30,6 +30,7 @@ Producers whose batches were acknowledged together are likely to send again toge
 up to `COALESCE_SECONDS` for the others, and the last one writes the batches of all as one request.
 """
 
+import contextlib
 import heapq
 import itertools
 import threading
@@ -329,6 +330,11 @@ class Outbox:
         """Call back, once, when something was acknowledged or failed."""
         self._room_callbacks.append(callback)
 
+    def forget_room(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more: the one who waited has given up."""
+        with contextlib.suppress(ValueError):  # it was called already
+            self._room_callbacks.remove(callback)
+
     def check_open(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -480,7 +486,7 @@ class Outbox:
         self.held = True
 
     @property
-    def is_unanswered(self) -> bool:
+    def is_without_response(self) -> bool:
         """Whether it waits for the outcome of what is in flight since it was held."""
         return self.held and bool(self.sent)
 
@@ -488,7 +494,7 @@ class Outbox:
         """Give up because the outbox `is_stalled`."""
         reason = self.last_error or connection_error
         error = UnavailableError(
-            f"the broker accepted nothing for {self.retry_timeout_s} s, last: {reason or 'no answer'}",
+            f"the broker accepted nothing for {self.retry_timeout_s} s, last: {reason or 'no response'}",
             operation="publish",
             place=self.topic,
             remedy="whether the messages were stored is not known",

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as fl
 
 from icestream.client.consumer import check_messages, messages
@@ -35,7 +36,7 @@ from icestream.model.errors import (
 )
 from icestream.model.messages import JOIN_BYTES, Message, offset_ranges
 from icestream.model.offsets import Range, merge_ranges
-from icestream.protocol.subscribe import Subscribed
+from icestream.protocol.subscribe import MAX_OFFSET, Subscribed
 
 LINGER_S = 0.02
 MAX_COLLECTED = 1_000
@@ -134,14 +135,12 @@ class CollectedAcks(NamedTuple):
 
     def messages(self) -> list[dict[str, Any]]:
         """Return it as messages of the protocol."""
-        ranges = self.ranges
-        found: list[dict[str, Any]] = [
-            {"ack": ranges[start : start + _MAX_RANGES]} for start in range(0, len(ranges), _MAX_RANGES)
-        ]
+        found: list[dict[str, Any]] = [{"ack": ranges} for ranges in _cut(self.ranges)]
         if self.cumulative is not None:
             found.append({"ack_cumulative": self.cumulative})
         for delay_ms, nacked in self.nacks:
-            found.append({"nack": nacked} if delay_ms is None else {"nack": nacked, "delay_ms": delay_ms})
+            delay = {} if delay_ms is None else {"delay_ms": delay_ms}
+            found += [{"nack": ranges, **delay} for ranges in _cut(nacked)]
         return found
 
 
@@ -211,6 +210,12 @@ class AckBuffer:
         self._nacks.extend(collected.nacks)
         if collected.cumulative is not None:
             self._cumulative.append(collected.cumulative)
+
+
+def _cut(ranges: list[Range]) -> Iterator[list[Range]]:
+    """Yield as many ranges at a time as one message may have."""
+    for start in range(0, len(ranges), _MAX_RANGES):
+        yield ranges[start : start + _MAX_RANGES]
 
 
 def _drained(items: deque[Any]) -> list[Any]:
@@ -361,11 +366,19 @@ class Subscription:
         self._rows = messages(batch)
 
     def _rest(self) -> pa.RecordBatch | None:
-        """Return what is left of the batch that is being iterated over."""
+        """Return what is left of the batch that is being iterated over.
+
+        Other threads take rows without a lock, also while this one takes the rest: what they got is left out.
+        """
         batch, rows = self._batch, self._rows
         self._forget_rows()
-        left = sum(1 for _ in rows)
-        return batch.slice(batch.num_rows - left) if batch is not None and left else None
+        left = pa.array([message.offset for message in rows], pa.int64())
+        if batch is None or not len(left):
+            return None
+        rest = batch.slice(batch.num_rows - len(left))
+        if rest.column("offset").equals(left):
+            return rest
+        return batch.filter(pc.is_in(batch.column("offset"), value_set=left))
 
     def _forget_rows(self) -> None:
         self._batch = None
@@ -463,9 +476,9 @@ class Subscription:
     def nack(self, failed: "Message | pa.RecordBatch | pa.Table | int", delay: float | None = None) -> None:
         """Have it delivered again after `delay` seconds (default: the subscription's): it could not be processed."""
         if self._is_closing:
-            raise _closed("refuse")
+            raise _closed("nack")
         if delay is not None and delay < 0:
-            raise InvalidRequestError(f"a delay is 0 or more, not {delay}", operation="refuse")
+            raise InvalidRequestError(f"a delay is 0 or more, not {delay}", operation="nack")
         if isinstance(failed, pa.RecordBatch | pa.Table):
             ranges = offset_ranges(_offsets_of(failed))
         else:
@@ -688,6 +701,6 @@ def _offsets_of(data: Any) -> pa.Array:
 
 def _offset(message: Any) -> int:
     offset = message.offset if isinstance(message, Message) else message
-    if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_OFFSET:
         raise InvalidRequestError(f"{message!r:.80} is not a message, batch or offset", operation="acknowledge")
     return offset

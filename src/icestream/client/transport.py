@@ -4,11 +4,12 @@
 
 `PublishTransport` writes what the publisher decides, and reports to it what comes back. Any thread may write, one at a
 time: the thread that sends a lone message writes it itself, so it pays for no hand-over. The rest is left to the sender
-thread, which acknowledgements, timers and reconnects wake. A second thread reads the acknowledgements. So there are two
-threads, however many producers there are. The lock guards all state of the publisher and is never held during input or
-output.
+thread, which acknowledgements, timers and reconnects wake. A second thread reads the acknowledgements. So the producers
+of one Arrow schema have two threads, however many they are: a stream has one schema. They end with the client.
+The lock guards all state of the publisher and is never held during input or output.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -71,12 +72,13 @@ def poll_directly(side: str) -> None:
 _CHANNEL = [
     # Clients in one process do not share each other's broken connections.
     ("grpc.use_local_subchannel_pool", 1),
-    # Flight's streams cannot be cancelled from outside: keepalive notices a broker that stopped answering.
+    # Flight's streams cannot be cancelled from outside: keepalive notices a broker that stopped responding.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
 
+_PING_SECONDS = 5.0
 _NO_SOCKET_SECONDS = 30.0
 """How long a client stays with Flight after it could not reach the socket door."""
 
@@ -108,6 +110,7 @@ class Connection:
         self.endpoint = endpoint
         self.url = endpoint.url
         self._no_socket_until = 0.0
+        self._timeout_s = timeout_s
         self._closed = False
         headers = [] if endpoint.token is None else [(b"authorization", f"Bearer {endpoint.token}".encode())]
         self._options = partial(fl.FlightCallOptions, headers=headers)
@@ -123,32 +126,34 @@ class Connection:
         self._client = self._new_client()
 
     def open_socket(self) -> MessageSocket | None:
-        """Connect to the broker's socket door; None if it has none, or something lies between.
+        """Connect to the broker's socket door; None if it has none, something lies between, or TLS is asked for.
 
         Raises why the broker refuses this client. A door that cannot be reached is tried again after a while.
         """
-        if time.monotonic() < self._no_socket_until:
+        if time.monotonic() < self._no_socket_until or self.endpoint.is_encrypted:
             return None
+        told = self.action("ping", {}, timeout_s=_PING_SECONDS).get("socket")
+        address = None if told is None else msgspec.convert(told, SocketAddress)
+        if address is not None and urlsplit(self.url).port == address.flight_port:
+            with contextlib.suppress(OSError):
+                return connect(self.endpoint, address)
         self._no_socket_until = time.monotonic() + _NO_SOCKET_SECONDS
-        told = self.action("ping", {}).get("socket")
-        if told is None:
-            return None
-        address = msgspec.convert(told, SocketAddress)
-        if urlsplit(self.url).port != address.flight_port:
-            return None
-        try:
-            peer = connect(self.endpoint, address)
-        except OSError:
-            return None
-        self._no_socket_until = 0.0
-        return peer
+        return None
 
-    def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
-        """Make an administrative call; fields that are None are left out. `timeout_s` is for calls that take long."""
+    def action(
+        self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None, hold_s: float = 0.0
+    ) -> dict[str, Any]:
+        """Make an administrative call; fields that are None are left out.
+
+        `timeout_s` is for calls that take long. `hold_s`: how long the request allows the broker to wait before it
+        responds. The client's timeout comes on top of it.
+        """
         self.check_open(name)
         body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
         retries = 1
-        options = self._call if timeout_s is None else self._options(timeout=timeout_s)
+        options = self._call
+        if timeout_s is not None or hold_s:
+            options = self._options(timeout=(self._timeout_s if timeout_s is None else timeout_s) + hold_s)
         while True:
             try:
                 results = list(self._client.do_action(fl.Action(name, body), options))
@@ -195,7 +200,8 @@ class Connection:
             return error_from_dict(fields)
         reason = _first_sentence(error)
         if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
-            self._renew_channel()
+            if isinstance(error, fl.FlightUnavailableError):  # a cancelled call says nothing of its channel
+                self._renew_channel()
             return UnavailableError(
                 f"cannot reach a broker at {self.url}",
                 operation=operation,
@@ -325,13 +331,13 @@ class DoPutStream:
             while (message := self._reader.read()) is not None:
                 self.acks_read += 1
                 self._on_outcome(parse_outcome(message))
-        except (fl.FlightError, pa.ArrowException, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - reported below: without it every receipt would wait for ever
             failure = error
         # A broken stream ends like a finished one; the reason comes when it is closed.
         with self._write_lock:
             try:
                 self._writer.close()
-            except (fl.FlightError, pa.ArrowException) as error:
+            except (fl.FlightError, pa.ArrowException, OSError) as error:
                 failure = error
         self._on_end(self, self._reason(failure))
 
@@ -374,15 +380,22 @@ class PublishTransport:
 
     def write(self, batches: list[PendingBatch]) -> None:
         """Write what the publisher gave to this thread."""
-        if len(batches) == 1 and not batches[0].is_lone_message:
-            batches[0].arrow()  # takes long, so it is made without the lock
-        with self.lock:
-            stream = self._stream
-            request = None if stream is None else self.publisher.request(batches, seen=stream.acks_read)
-        if stream is not None and request is not None:
-            stream.write(*request)
-        with self.lock:
-            self.publisher.written(batches, time.monotonic())
+        try:
+            if len(batches) == 1 and not batches[0].is_lone_message:
+                batches[0].arrow()  # takes long, so it is made without the lock
+            with self.lock:
+                stream = self._stream
+                request = None if stream is None else self.publisher.request(batches, seen=stream.acks_read)
+            if stream is not None and request is not None:
+                stream.write(*request)
+        except BaseException:
+            # Such as KeyboardInterrupt in the application's thread. Whether the batches were written is not known: on
+            # the next stream they are sent again under their sequences, which the broker recognises.
+            self._abandon_stream()
+            raise
+        finally:
+            with self.lock:
+                self.publisher.written(batches, time.monotonic())
 
     # ---- the sender thread
 
@@ -422,11 +435,11 @@ class PublishTransport:
         stalled = self.publisher.stalled(now)
         callbacks: Callbacks = []
         stream = self._stream
-        if stream is not None and any(outbox.is_unanswered for outbox in stalled):
+        if stream is not None and any(outbox.is_without_response for outbox in stalled):
             # The broker is connected and silent: the outcome of what it got on this stream is not known.
             self._stream = None
             callbacks.append(stream.finish)
-            error = UnavailableError("the broker does not answer", operation="publish")
+            error = UnavailableError("the broker does not respond", operation="publish")
             callbacks += self.publisher.disconnected(error, now)
         return callbacks + self.publisher.give_up(stalled)
 
@@ -452,6 +465,15 @@ class PublishTransport:
         if self._schema.equals(MESSAGE_SCHEMA) and (peer := self._connection.open_socket()) is not None:
             return SocketStream(peer, self._connection.url, on_outcome=self._on_outcome, on_end=self._on_stream_end)
         return DoPutStream(self._connection, self._schema, on_outcome=self._on_outcome, on_end=self._on_stream_end)
+
+    def _abandon_stream(self) -> None:
+        with self.lock:
+            stream, self._stream = self._stream, None
+            if stream is None:
+                return
+            error = UnavailableError("a write was interrupted", operation="publish")
+            callbacks = self.publisher.disconnected(error, time.monotonic())
+        _run_callbacks([*callbacks, stream.finish])
 
     def _on_outcome(self, outcome: PublishOutcome) -> None:
         now = time.monotonic()

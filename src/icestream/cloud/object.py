@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Self
 
 import xxhash
 
-from icestream.model.errors import DamagedError
+from icestream.cloud.store import ObjectStore
+from icestream.model.errors import DamagedError, ObjectNotFoundError
 from icestream.model.frames import SparseIndex
 from icestream.model.names import TopicName
 
@@ -259,6 +260,15 @@ def check_trailer(data: bytes, descriptor: ObjectDescriptor) -> Trailer:
     ):
         raise damaged_object(descriptor, "the object does not match its descriptor")
     return trailer
+
+
+def read_trailer(store: ObjectStore, descriptor: ObjectDescriptor) -> Trailer:
+    """Read the trailer of a described object; raise `DamagedError` if it is gone or does not match the descriptor."""
+    try:
+        data = store.read(descriptor.key, descriptor.data_bytes, descriptor.size - descriptor.data_bytes)
+    except ObjectNotFoundError as error:
+        raise damaged_object(descriptor, "the object is gone") from error
+    return check_trailer(data, descriptor)
 
 
 def _unsound(reason: str, key: str) -> DamagedError:

@@ -13,9 +13,9 @@ from icestream.cloud.object import (
     ObjectName,
     SegmentPart,
     Trailer,
-    check_trailer,
     damaged_object,
     inline_index,
+    read_trailer,
 )
 from icestream.cloud.store import ObjectStore
 from icestream.model.clock import Clock, now_us
@@ -289,8 +289,7 @@ class ObjectBuilder:
         found = info.size if info is not None else 0
         if found != descriptor.size or found <= descriptor.data_bytes:
             raise damaged_object(descriptor, f"the object has {found} bytes, {descriptor.size} were sent")
-        length = descriptor.size - descriptor.data_bytes
-        return check_trailer(self.store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
+        return read_trailer(self.store, descriptor)
 
     def _trailer(self, key: str, packer: FramePacker) -> Trailer:
         _, durable_end = self.source.bounds()

@@ -462,7 +462,7 @@ def _offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, firs
 
 
 def find_descriptor(objects: ObjectMap, offset: int) -> ObjectDescriptor | None:
-    """Return the description of the object that holds an offset, or None.
+    """Return the descriptor of the object that holds an offset, or None.
 
     Raises `ObjectRemovedError` if retention has removed that object meanwhile.
     """

@@ -108,7 +108,7 @@ class ObjectMap:
 
     def span_at_time(self, time_us: int) -> ObjectSpan | None:
         """Return the first object with a message published at a time or later."""
-        # A linear search: an object of messages that a repair gave up has no time, so times need not be in order.
+        # A linear search: an object of lost messages has no time, so times need not be in order.
         return next((span for span in self.spans if span.last_time_us >= time_us), None)
 
     def find(self, offset: int) -> ObjectDescriptor | None:

@@ -181,6 +181,8 @@ class Uploader:
         """Reconcile the notes with the head, which is authoritative."""
         with self._changing:  # a thread that is about to change the head relies on the one it read
             head = self._registry.refresh()
+        # A publish with an unknown outcome may have happened: the map then lacks an object that the head counts.
+        self._objects.forget()
         notes = self._notes_file.load()
         if notes is not None and notes.stream_id != self._stream_id:
             notes = None
@@ -291,7 +293,7 @@ class Uploader:
             pending = self._begin(log_range)
         return self._builder.build(pending.key, log_range)
 
-    # Its description
+    # Its descriptor
 
     def _describe(self, descriptor: ObjectDescriptor) -> None:
         """Run steps 4 and 5."""

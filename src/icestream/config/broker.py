@@ -12,7 +12,8 @@ from icestream.model.units import GIB, KIB, MIB, TIB
 
 _PORT = Allowed("a port up to 65535; 0 takes a free port, a negative number turns the protocol off")
 _MAX_PORT = 65_535
-_DOORS = ("flight_port", "http_port", "socket_port", "danube_port", "otlp_grpc_port", "otlp_http_port")
+_DOORS = ("flight_port", "http_port", "socket_port", "otlp_grpc_port", "otlp_http_port")
+"""Doors that exist, so that their ports must differ. No door uses `danube_port` yet."""
 
 Port = Annotated[int, _PORT, Field(ge=-_MAX_PORT, le=_MAX_PORT)]
 
@@ -26,13 +27,13 @@ class ServerSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address that all ports bind to.")
     flight_port: Port = Field(default=8815, description="Arrow Flight, the native protocol.")
-    http_port: Port = Field(default=8816, description="HTTP: health, metrics, admin API and dashboard.")
+    http_port: Port = Field(default=8816, description="HTTP: health, metrics and API.")
     socket_port: Port = Field(
         default=0,
         description="Small messages of the native clients, with less delay than Flight. Clients learn the port from "
         "the Flight door, and use Flight where they cannot reach it: set it where a firewall needs to know it.",
     )
-    danube_port: Port = Field(default=6650, description="Danube's gRPC protocol.")
+    danube_port: Port = Field(default=6650, description="Danube's gRPC protocol. No door uses it yet.")
     otlp_grpc_port: Port = Field(default=4317, description="OpenTelemetry over gRPC.")
     otlp_http_port: Port = Field(default=4318, description="OpenTelemetry over HTTP.")
     max_message_bytes: int = Field(
@@ -96,7 +97,7 @@ class ServerSettings(Section):
 class TopicSettings(Section):
     """Defaults of new topics. Used by the broker process."""
 
-    auto_create: bool = Field(default=True, description="Create a topic at its first publish or subscription.")
+    auto_create: bool = Field(default=True, description="Create a topic at its first publish.")
     default_ack: AckLevel = Field(
         default=AckLevel.DISK,
         description="When a publish is acknowledged: when the broker has it in memory, when it is synced to disk, or "

@@ -62,7 +62,7 @@ class Caller:
             )
 
 
-EVERYTHING = Caller()
+FULL_ACCESS = Caller()
 """A caller with full access."""
 
 
@@ -74,13 +74,13 @@ class Callers:
         self._by_digest: dict[bytes, Caller] = {}
         for namespace, token in pairs:
             if namespace == ALL_NAMESPACES:
-                caller = EVERYTHING
+                caller = FULL_ACCESS
             else:
                 caller = Caller(check_part(namespace, what="namespace for a token"))
             self._by_digest[self._digest(token)] = caller
 
     @property
-    def are_all(self) -> bool:
+    def has_no_authentication(self) -> bool:
         """Whether there is no authentication."""
         return not self._by_digest
 
@@ -91,8 +91,8 @@ class Callers:
 
     def identify(self, authorization: str | None, *, operation: str) -> Caller:
         """Return the caller of a request with this `Authorization` header."""
-        if self.are_all:
-            return EVERYTHING
+        if self.has_no_authentication:
+            return FULL_ACCESS
         scheme, _, token = (authorization or "").partition(" ")
         caller = self._by_digest.get(self._digest(token.strip())) if scheme.lower() == _BEARER else None
         if caller is None:

@@ -275,16 +275,23 @@ class SparseIndex:
         self._offsets = array("q")
         self._positions = array("q")
         self._times = array("q")
+        self._latest_us = 0
+        """Of all frames so far, also those that have no entry."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def add(self, offset: int, position: int, time_us: int) -> None:
-        """Add the frame at `position`, unless the last added one is within the interval."""
+        """Add the frame at `position`, unless the last added one is within the interval.
+
+        A frame that stands for lost messages may have no time. Its entry has the latest time before it: the times are
+        searched by halves, so they must not go back.
+        """
+        self._latest_us = max(self._latest_us, time_us)
         if not self._positions or position - self._positions[-1] >= self.interval_bytes:
             # Readers look up offsets and times without a lock, so the position must be there first.
             self._positions.append(position)
-            self._times.append(time_us)
+            self._times.append(self._latest_us)
             self._offsets.append(offset)
 
     def position_of_offset(self, offset: int) -> int | None:

@@ -344,7 +344,7 @@ class Encoding(IntEnum):
     """The tag of a frame's body."""
 
     LOST = 0
-    """No body: a repair gave up the damaged messages of this frame."""
+    """No body: the messages of this frame are lost."""
     ARROW_IPC = 1
     """One encapsulated Arrow IPC record batch message, without its schema."""
     LONE = 2
@@ -556,8 +556,8 @@ def _table_field(data: memoryview, table: int, number: int) -> int:
 def stream_batches(frames: Iterable[Frame], schemas: Mapping[int, pa.Schema]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of frames in offset order, as readers get them: envelope and published columns.
 
-    A large frame becomes one batch without a copy. Consecutive small frames are joined into one batch. Messages that a
-    repair gave up are skipped.
+    A large frame becomes one batch without a copy. Consecutive small frames are joined into one batch. Lost messages
+    are skipped.
     """
     run: list[Frame] = []
     run_bytes = 0

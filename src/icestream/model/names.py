@@ -15,6 +15,8 @@ DEFAULT_NAMESPACE = "default"
 MAX_PART_LENGTH = 100
 MAX_PRODUCER_LENGTH = 200
 COPY_SUFFIX = "__parquet"
+DEFAULT_URL = "grpc://127.0.0.1:8815"
+"""Where clients and commands look for a broker unless they are told."""
 
 _PART = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{MAX_PART_LENGTH - 1}}}", re.ASCII)
 # What errors recommend: a topic may begin with `_`, but such tenants are reserved.

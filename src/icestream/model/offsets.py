@@ -150,7 +150,7 @@ def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
 
 @dataclass(frozen=True)
 class OffsetRanges:
-    """An immutable set of offsets: those that a log repair gave up, or that a pipeline put into quarantine.
+    """An immutable set of offsets: the lost ones of a log, or those that a pipeline put into quarantine.
 
     The ranges are ordered and disjoint. Their number is bounded by `MAX_RANGES`: beyond it the closest ones become one,
     which then includes the offsets between them.

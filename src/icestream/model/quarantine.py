@@ -33,10 +33,6 @@ class Quarantined:
     """The file with the whole frame."""
     quarantined_us: int
 
-    @property
-    def messages(self) -> int:
-        return self.end_offset - self.first_offset
-
     def to_json(self) -> dict[str, Any]:
         return {
             "first_offset": self.first_offset,

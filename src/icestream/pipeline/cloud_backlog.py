@@ -25,8 +25,8 @@ from icestream.storage.cloud import (
     TopicFile,
     describe,
     find_streams,
+    find_trailer,
     in_order,
-    read_trailer,
     record_of,
 )
 
@@ -127,7 +127,7 @@ class CloudStreams:
 
     def _look_into(self, found: FoundObject) -> Described | None:
         try:
-            trailer = read_trailer(self._store, found.key, found.size)
+            trailer = find_trailer(self._store, found.key, found.size)
             return Described(record_of(trailer.record), describe(found, trailer))
         except (DamagedError, ObjectNotFoundError) as error:
             _log.warning("cloud_object_unusable", reason=str(error))

@@ -476,7 +476,7 @@ class PassRunner:
             table = sink.table or self._tables.open(state.spec(sink))
             outcome = commit(table, with_copied_quarantine(self._tables, table, sink.pending))
             seconds = self._clock() - began
-            self._hint(state, outcome.table)
+            self._hint(state)
             return outcome, seconds
 
         due = [(state, sink) for state in states for sink in state.sinks if sink.pending is not None]
@@ -512,11 +512,11 @@ class PassRunner:
 
     # Step 4
 
-    def _hint(self, state: TopicState, table: TopicTable) -> None:
+    def _hint(self, state: TopicState) -> None:
         """Tell the broker of a commit. The broker also looks into the table itself, so a failed hint is no failure."""
         backlog = state.backlog
         try:
-            self._sources.tell_committed(backlog, table.ledger.committed_offset, table.snapshot_id)
+            self._sources.tell_committed(backlog)
         except IcestreamError as error:
             _log.debug("commit_hint_failed", topic=backlog.topic, reason=str(error))
 

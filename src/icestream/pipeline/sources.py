@@ -277,9 +277,9 @@ class MessageSources:
         frame, *_ = (frame for frames in found for frame in frames)
         return frame, schemas().get(frame.schema_id)
 
-    def tell_committed(self, topic: TopicBacklog, offset: int, snapshot_id: int | None) -> None:
+    def tell_committed(self, topic: TopicBacklog) -> None:
         if not self.is_on_cloud:
-            self._client.tell_committed(topic.name, topic.stream_id, offset, snapshot_id)
+            self._client.tell_committed(topic.name, topic.stream_id)
 
     def report_pass(self, passed: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         if not self.is_on_cloud:

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from icestream.model.enums import AckLevel, StorageFormat, StorageKind
 from icestream.model.messages import decode_schema
-from icestream.protocol.parsing import MAX_INT, Request, Response
+from icestream.protocol.parsing import MAX_INT, Int64, Request, Response
 from icestream.protocol.pipeline import WriteFigures
 from icestream.protocol.socket import SocketAddress
 
@@ -28,7 +28,6 @@ MAX_TENANTS = 1_000
 """Most tenants in one response."""
 MAX_FLUSH_WAIT_MS = 10_000
 
-Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Retention: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 53)]
 RetentionOrZero: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -160,7 +159,7 @@ def changed_attributes(request: TopicChanges) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(request, name)) is not UNSET}
 
 
-class TopicSummary(TopicAttributes, frozen=True, kw_only=True, dict=True):
+class TopicSummary(TopicAttributes, frozen=True, kw_only=True):
     """What the broker tells about a topic in a list. Offsets of the log are None while the log is not open."""
 
     topic: str
@@ -203,19 +202,13 @@ class TopicSummary(TopicAttributes, frozen=True, kw_only=True, dict=True):
             return None
         return self.durable_end - self.start_offset
 
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The broker's whole response, with fields that a newer broker may have added."""
-        fields: dict[str, Any] = self.__dict__.get("response") or msgspec.to_builtins(self)
-        return fields
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for printing; the schema is readable text."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields | {"schema": None if self.encoded_schema is None else str(self.schema)}
 
 
-class TopicDescription(TopicSummary, frozen=True, kw_only=True, dict=True):
+class TopicDescription(TopicSummary, frozen=True, kw_only=True):
     """What the broker tells about a topic."""
 
     start_offset: Annotated[int, Meta(description="First offset that the log has.")]
@@ -350,6 +343,13 @@ class TopicStats(Response):
     ] = None
     last_upload_us: Annotated[
         int | None, Meta(description="Microseconds since 1970 UTC; null if none since the broker started.")
+    ] = None
+    upload_state: Annotated[
+        str | None,
+        Meta(
+            description="ok; failing, and tried again; stopped for good: another broker owns the topic, or its log is "
+            "damaged. Null where the broker does not upload the topic."
+        ),
     ] = None
     upload_error: Annotated[str | None, Meta(description="Why the last upload failed, if it did.")] = None
     error: Annotated[

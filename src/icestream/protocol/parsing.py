@@ -3,15 +3,16 @@
 import json
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, inspect
+from msgspec import UNSET, Meta, Struct, inspect
 
 from icestream.model.errors import InvalidRequestError
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_INT = (1 << 63) - 1
+Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 
 Parsed = TypeVar("Parsed")
 _MAX_SHOWN = 80
@@ -128,7 +129,10 @@ def _steps(path: str, data: Any) -> list[str | int]:
 
 
 def _has(data: Any, step: str | int) -> bool:
-    return step in data if isinstance(data, dict) else isinstance(data, list) and isinstance(step, int)
+    if isinstance(data, dict):
+        return step in data
+    # Of a key that is there twice, msgspec checks both values and `json` keeps the last: an index may not fit it.
+    return isinstance(data, list) and isinstance(step, int) and step < len(data)
 
 
 def _rule(what: str, kind: Any, steps: list[str | int]) -> str:

@@ -1,15 +1,14 @@
 """The pipeline: what waits in topics, how to share it out, and what the pipeline has done."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
 from icestream.model.enums import StorageFormat
 from icestream.model.names import TopicName
-from icestream.protocol.parsing import MAX_INT, Request, Response
+from icestream.protocol.parsing import MAX_INT, Int64, Request, Response
 
 MAX_RANGES = 10_000
-_Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 
 
 class BacklogRequest(Request):
@@ -17,7 +16,7 @@ class BacklogRequest(Request):
 
     topics: str = "*"
     mark: str | None = None
-    wait_ms: _Int64 = 0
+    wait_ms: Int64 = 0
 
 
 class TopicBacklog(Response):
@@ -57,8 +56,8 @@ class CutRange(Request):
     """Ask where slices of about equal bytes of log end."""
 
     topic: str
-    start: _Int64
-    end: _Int64
+    start: Int64
+    end: Int64
     range_bytes: Annotated[int, Meta(ge=1, le=MAX_INT)]
     max_ranges: Annotated[int, Meta(ge=1, le=MAX_RANGES)] = MAX_RANGES
 
@@ -68,12 +67,10 @@ class RangeEnds(Response):
 
 
 class CommittedHint(Request):
-    """Tell the broker to look at a topic's table: messages below `committed_offset` may be in it."""
+    """Tell the broker to look at a topic's table: it has a new snapshot."""
 
     topic: str
     stream_id: str
-    committed_offset: _Int64
-    snapshot_id: _Int64 | None = None
 
 
 class PassReport(Request):

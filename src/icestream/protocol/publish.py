@@ -30,11 +30,14 @@ class PublishPart(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """What one producer sent of a batch that several share."""
 
     count: int
+    """How many messages of the batch are its own; they follow those of the part before it."""
     id: int
+    """The client's number of the part, which its acknowledgement repeats."""
     producer: str = ""
     sequence: int | None = None
     session: Session = 0
     nbytes: int | None = None
+    """Length of the part's body where the request carries lone messages; else left out."""
 
 
 class PublishRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,17 +50,23 @@ class PublishRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ack: str | None = None
     """An `AckLevel`. It is text here, so that the refusal of another word can name the request's `id`."""
     more: bool = False
+    """Whether the client sends more at once. Then the broker reads on, and another thread commits the batch."""
     id: int | None = None
+    """The client's number of the batch, which its acknowledgement repeats. Default: its number on the stream."""
     seen: int = 0
+    """How many acknowledgements the client has read from the stream. Many unread ones go through a queue."""
     parts: list[PublishPart] | None = None
+    """Where several producers share the batch: what each of them sent. Then these name producer and sequence."""
 
 
 class PublishAck(Struct, omit_defaults=True):
     """The acknowledgement of a batch, or of one producer's part of it."""
 
     id: int
+    """Of the request, or of the part."""
     base_offset: int
     count: int
+    """How many messages were stored, from `base_offset` on."""
     publish_time_us: int
     duplicate: bool = False
     snapshot_id: int | None = None

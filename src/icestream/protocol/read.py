@@ -6,17 +6,14 @@ has a row for each frame; its body is opaque bytes.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import Frame
-from icestream.protocol.parsing import MAX_INT, MAX_REQUEST_BYTES, Request, convert
-
-_Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
+from icestream.protocol.parsing import MAX_REQUEST_BYTES, Int64, Request, convert
 
 
 class ReadTicket(Request):
@@ -25,9 +22,9 @@ class ReadTicket(Request):
     topic: str
     start: Any = None
     """See `StartPosition.from_json`."""
-    end: _Int64 | None = None
+    end: Int64 | None = None
     follow: bool = False
-    max_messages: _Int64 | None = None
+    max_messages: Int64 | None = None
     columns: list[str] | None = None
     filter: str | None = None
     committed: bool = False
@@ -40,8 +37,8 @@ class FramesTicket(Request):
     topic: str
     frames: Literal["headers", "whole"]
     """With or without bodies."""
-    start: _Int64
-    end: _Int64
+    start: Int64
+    end: Int64
 
 
 class QueryTicket(Request):

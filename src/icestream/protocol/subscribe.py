@@ -40,12 +40,12 @@ class SubscriptionAttributes(Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = None
     nack_delay_ms: Annotated[
-        Delay, Meta(description="When a refused message is delivered again, if the refusal does not say.")
+        Delay, Meta(description="When a nacked message is delivered again, if the nack does not say.")
     ] = 1_000
     max_redeliveries: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_REDELIVERIES)] | None,
         Meta(
-            description="A message that is refused or times out more often goes to the dead-letter topic; null: never."
+            description="A message that is nacked or times out more often goes to the dead-letter topic; null: never."
         ),
     ] = None
     dead_letter_topic: Annotated[
@@ -134,16 +134,10 @@ class SubscriptionStats(Response, kw_only=True):
     consumers: tuple[ConsumerDescription, ...]
 
 
-class SubscriptionDescription(SubscriptionStats, kw_only=True, dict=True):
+class SubscriptionDescription(SubscriptionStats, kw_only=True):
     """What the broker tells about a subscription."""
 
     options: Annotated[dict[str, Any], Meta(description="The options that are set.")] = field(default_factory=dict)
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The broker's whole response, with fields that a newer broker may have added."""
-        fields: dict[str, Any] = self.__dict__.get("response") or msgspec.to_builtins(self)
-        return fields
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for printing and JSON."""
@@ -164,7 +158,7 @@ class Subscribe(OpenSubscription):
     consumer: str | None = None
     """Its name in figures."""
     instance: str | None = None
-    """The same client on a new connection ends its old one by it."""
+    """A random id of the client. A new stream with the same id ends the old one."""
     create: bool = True
     max_messages: Limit = 10_000
     max_bytes: Limit = 8 << 20

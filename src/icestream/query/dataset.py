@@ -17,11 +17,31 @@ from icestream.query.pushdown import scan_range
 from icestream.query.topics import QueryTopic
 
 
-def with_unique_keys(maps: pa.MapArray) -> pa.MapArray:
-    """Return maps without repeated keys, which DuckDB refuses and Arrow allows. The first value of a key counts.
+def with_unique_keys(values: pa.Array) -> pa.Array:
+    """Return values whose maps, also in structs and lists, have no repeated keys. The first value of a key counts.
 
-    A batch without repeated keys is not copied.
+    DuckDB refuses repeated keys, and Arrow allows them. A batch without repeated keys is not copied.
     """
+    kind = values.type
+    if pa.types.is_map(kind):
+        return _unique(values)
+    if pa.types.is_struct(kind):
+        columns = [values.field(index) for index in range(kind.num_fields)]
+        unique = [with_unique_keys(column) for column in columns]
+        if all(new is old for new, old in zip(unique, columns, strict=True)):
+            return values
+        return pa.StructArray.from_arrays(unique, fields=list(kind), mask=values.is_null())
+    if pa.types.is_list(kind):
+        items = values.flatten()
+        if (found := with_unique_keys(items)) is items:
+            return values
+        ends = np.cumsum(values.value_lengths().fill_null(0).to_numpy(), dtype=np.int32)
+        offsets = pa.array(np.concatenate((np.zeros(1, np.int32), ends)))
+        return pa.ListArray.from_arrays(offsets, found, type=kind, mask=values.is_null())
+    return values
+
+
+def _unique(maps: pa.MapArray) -> pa.MapArray:
     if pa.types.is_nested(maps.type.key_type) or not _repeats(maps):
         return maps
     return pa.array([None if pairs is None else _firsts(pairs) for pairs in maps.to_pylist()], maps.type)
@@ -107,4 +127,6 @@ def _type(kind: pa.DataType) -> pa.DataType:
 def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_map(kind):
         return with_unique_keys(values)
+    if pa.types.is_nested(kind):
+        values = with_unique_keys(values)
     return values if values.type.equals(kind) else values.cast(kind)

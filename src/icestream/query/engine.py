@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from icestream.config import QuerySettings
-from icestream.model.callers import EVERYTHING, Caller
+from icestream.model.callers import FULL_ACCESS, Caller
 from icestream.model.errors import (
     InvalidNameError,
     InvalidRequestError,
@@ -41,7 +41,7 @@ class QueryEngine:
         sql: str,
         *,
         fresh: bool = True,
-        caller: Caller = EVERYTHING,
+        caller: Caller = FULL_ACCESS,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> "Query":
         """Start a query. A wrong query is refused here; its rows are computed while they are read.

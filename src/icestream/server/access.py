@@ -3,18 +3,14 @@
 A call without a rule is for callers with full access only. A test fails until it has a rule.
 """
 
-import contextlib
 from enum import Enum
-from typing import Any
 
 from pyarrow.flight import FlightMethod
 
-from icestream.model.callers import EVERYTHING, Caller, Callers
-from icestream.model.errors import IcestreamError, SubscriptionNotFoundError
+from icestream.model.callers import Caller, Callers
 from icestream.model.names import TopicName
-from icestream.model.offsets import StartPosition
-from icestream.storage import IcebergStorage, Topic
-from icestream.subscription import BrokerSubscription, SubscriptionOptions, SubscriptionStats
+from icestream.storage import IcebergStorage
+from icestream.subscription import SubscriptionOptions
 
 
 class Access(Enum):
@@ -26,7 +22,7 @@ class Access(Enum):
     """A token for the topic that the request names. It is checked before anything is looked up."""
     OWN = "own"
     """Any token. The handler gets the caller, and does and shows only what that caller may."""
-    EVERYTHING = "everything"
+    FULL = "full"
     """A token with full access."""
 
 
@@ -52,19 +48,19 @@ ACTIONS = {
     "stats": Access.OWN,
     "tenant_stats": Access.OWN,
     "ping": Access.TOKEN,
-    "backlog": Access.EVERYTHING,
+    "backlog": Access.FULL,
     "cut_range": Access.TOPIC,
-    "committed": Access.EVERYTHING,
-    "pipeline_report": Access.EVERYTHING,
+    "committed": Access.FULL,
+    "pipeline_report": Access.FULL,
     "list_subscriptions": Access.OWN,
     "create_subscription": Access.OWN,
     "describe_subscription": Access.TOPIC,
     "seek_subscription": Access.TOPIC,
     "delete_subscription": Access.TOPIC,
     "flush_topic": Access.TOPIC,
-    "recover_topic": Access.EVERYTHING,
-    "recoverable_topics": Access.EVERYTHING,
-    "cloud_objects": Access.EVERYTHING,
+    "recover_topic": Access.FULL,
+    "recoverable_topics": Access.FULL,
+    "cloud_objects": Access.FULL,
 }
 """Of the Flight door, by name. The `topic` of a request is checked in any case."""
 
@@ -75,9 +71,9 @@ OPERATIONS = {
     "update_topic": Access.TOPIC,
     "delete_topic": Access.TOPIC,
     "flush_topic": Access.TOPIC,
-    "recover_topic": Access.EVERYTHING,
-    "cloud_objects": Access.EVERYTHING,
-    "recoverable_topics": Access.EVERYTHING,
+    "recover_topic": Access.FULL,
+    "cloud_objects": Access.FULL,
+    "recoverable_topics": Access.FULL,
     "publish": Access.TOPIC,
     "read": Access.TOPIC,
     "follow": Access.TOPIC,
@@ -96,8 +92,8 @@ OPERATIONS = {
     "stats": Access.OWN,
     "list_tenants": Access.OWN,
     "describe_tenant": Access.OWN,
-    "doors": Access.EVERYTHING,
-    "metrics": Access.EVERYTHING,
+    "doors": Access.FULL,
+    "metrics": Access.FULL,
     "health": Access.OPEN,
     "readiness": Access.OPEN,
     "openapi": Access.OPEN,
@@ -110,48 +106,6 @@ OPERATIONS = {
 def callers_of(storage: IcebergStorage) -> Callers:
     """Return the callers to whom the settings give tokens."""
     return Callers(storage.settings.auth.token_pairs)
-
-
-def topics_of(storage: IcebergStorage, caller: Caller, prefix: str = "") -> list[Topic]:
-    """Return the topics that a caller may see, by name."""
-    return [topic for topic in storage.topics.find(prefix) if caller.may(topic.name.namespace)]
-
-
-def subscription_stats(
-    storage: IcebergStorage, topic: TopicName | None = None, caller: Caller = EVERYTHING
-) -> list[SubscriptionStats]:
-    """Return the figures of all subscriptions that the caller may see, or of a topic's."""
-    found = []
-    for subscription in storage.subscriptions.find(topic):
-        if caller.may(subscription.topic.namespace):
-            with contextlib.suppress(IcestreamError):  # deleted meanwhile: the others are shown all the same
-                found.append(subscription.stats())
-    return found
-
-
-def open_subscription(
-    storage: IcebergStorage,
-    topic: TopicName,
-    name: str,
-    changes: dict[str, Any],
-    *,
-    start: StartPosition,
-    caller: Caller,
-    operation: str,
-    create: bool = True,
-) -> tuple[BrokerSubscription, bool]:
-    """Open a subscription with some of its options changed; return it, and whether it was there before.
-
-    Raise if it sends dead letters to a topic that the caller may not touch.
-    """
-    caller.check(topic.namespace, operation=operation)
-    try:
-        standing = storage.subscriptions.get(topic, name).options
-    except SubscriptionNotFoundError:
-        standing = None
-    options = SubscriptionOptions.from_json((standing.to_json() if standing else {}) | changes) if changes else None
-    check_dead_letters(caller, topic, name, options or standing, operation=operation)
-    return storage.subscriptions.open(topic, name, options, start=start, create=create), standing is not None
 
 
 def check_dead_letters(

@@ -106,6 +106,7 @@ class IcebergStorage:
             context,
             max_topics=self.settings.server.max_topics,
             drop_table=self._drop_table,
+            drop_subscriptions=self._drop_subscriptions,
             cloud=cloud,
             reading=reading,
         )
@@ -151,6 +152,9 @@ class IcebergStorage:
     def _drop_table(self, record: TopicRecord) -> None:
         for name in StorageFormat.BOTH.all_tables(record.name):
             self.table_watch.tables.drop(name, record.stream_id)
+
+    def _drop_subscriptions(self, name: TopicName) -> None:
+        self.subscriptions.delete_topic(name)
 
     def close(self) -> None:
         """Finish what was accepted, note the clean end of every log, unlock the data directory."""

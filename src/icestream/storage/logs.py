@@ -14,6 +14,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
+
 from icestream.model.errors import DamagedError, DirectoryInUseError, IcestreamError, LogLostError, StaleEpochError
 from icestream.model.names import TopicName
 from icestream.storage.record import TopicRecord
@@ -41,6 +43,7 @@ def log_id(stream: StreamInfo) -> str:
 
 _DELETED = ".deleted"
 _RESTORED = ".restored"
+_log = structlog.get_logger(__name__)
 
 
 class Logs:
@@ -149,31 +152,47 @@ class Logs:
         restore_log(self.context.files, self.path(record.name), aside, record.to_stream(), beginning)
 
     def remove(self, record: TopicRecord) -> None:
+        """Move a topic's log aside and remove it. If that fails, the next call continues."""
         files, directory = self.context.files, self.path(record.name)
+        deleted = self._directory / _DELETED
+        aside = deleted / record.stream_id
+        if files.exists(aside):  # an earlier call moved the log there and could not remove all of it
+            files.remove_tree(aside)
         if files.exists(directory):
-            deleted = self._directory / _DELETED
             files.make_directory(deleted)
-            aside = deleted / record.stream_id
             files.replace(directory, aside)
             files.sync_directory(directory.parent)
             files.remove_tree(aside)
 
     def clean(self) -> None:
-        """Remove what a killed process has left in `.deleted` and `.restored`."""
-        files = self.context.files
+        """Remove what a killed process has left in `.deleted` and `.restored`; report what cannot be removed."""
         for kind in (_DELETED, _RESTORED):
-            for left in files.names(self._directory / kind):
-                files.remove_tree(self._directory / kind / left)
+            for left in self._names(self._directory / kind):
+                path = self._directory / kind / left
+                try:
+                    self.context.files.remove_tree(path)
+                except OSError as error:
+                    _log.warning("log_remains_not_removed", path=str(path), error=str(error))
 
     def stream(self, name: TopicName) -> StreamInfo:
         return load_stream(self.context.files, self.path(name))
 
     def found(self) -> Iterator[TopicName]:
         """Yield the names of all directories for logs."""
-        files = self.context.files
-        for namespace in files.names(self._directory):
+        for namespace in self.context.files.names(self._directory):
             if not namespace.startswith("."):
-                yield from (TopicName(namespace, topic) for topic in files.names(self._directory / namespace))
+                yield from (TopicName(namespace, topic) for topic in self._names(self._directory / namespace))
+
+    def _names(self, directory: Path) -> list[str]:
+        """Return the names in a directory; none, and report it, if it is not a directory or cannot be read.
+
+        The data directory may hold what is not ours: `lost+found` at the root of a file system, or a stray file.
+        """
+        try:
+            return self.context.files.names(directory)
+        except OSError as error:
+            _log.warning("log_directory_ignored", path=str(directory), error=str(error))
+            return []
 
 
 # One process at a time owns a directory of logs.

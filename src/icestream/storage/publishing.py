@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+import structlog
 
 from icestream.config import ServerSettings
 from icestream.model.enums import AckLevel
@@ -14,6 +15,8 @@ from icestream.storage.disk import Disk
 from icestream.storage.table_watch import TableWatch
 from icestream.storage.topic import TableProgress, Topic
 from icestream.wal import Append, Payload
+
+_log = structlog.get_logger(__name__)
 
 
 class ByteBudget:
@@ -101,14 +104,16 @@ class Publishing:
                     prepared.append(Append(*self._prepare(topic, item, level), session=item.session))
             except IcestreamError as error:
                 Append(None, item.on_ack).finish(error)
+            except Exception as error:  # noqa: BLE001 - such as ArrowMemoryError: the other batches are not concerned
+                _log.exception("publish_failed", topic=str(topic.name))
+                Append(None, item.on_ack).finish(IcestreamError(f"internal error: {error!r}", operation="publish"))
         if not prepared:
             return
         try:
             topic.log.submit_all(prepared, inline=inline)
         except IcestreamError as error:
-            reason = topic.gone_error() if isinstance(error, ClosedError) else error
             for append in prepared:
-                append.finish(reason)
+                append.finish(error)
 
     def _prepare(self, topic: Topic, item: PublishItem, level: AckLevel) -> tuple[Payload, OnAck]:
         """Check a batch and count its bytes; return its payload, and what to call when it is durable or refused."""
@@ -130,6 +135,8 @@ class Publishing:
             budget.give_back(nbytes)
             if level is AckLevel.MEMORY:
                 return
+            if isinstance(append.error, ClosedError):
+                append.error = topic.gone_error()
             if level is AckLevel.TABLE and append.error is None:
                 self._acknowledge_from_table(topic, append, batch.num_rows, on_ack)
             else:

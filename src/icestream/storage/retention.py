@@ -2,11 +2,10 @@
 
 The log of a topic gives up segments that age or size makes superfluous, and only those whose messages have been read
 back from where they stay: the table (all tables, where the storage format feeds two), the cloud, or both where the
-topic has both. The limits are the topic's own or
-else those of `wal.retention`. A topic without a table has its own limits for the cloud, where its messages end: its log
-follows `wal.retention`, and gives up what the cloud has given up, so that nobody reads what retention has taken. Both
-give up whole segments and objects, oldest first; so a message can outlive its time by what shares one with it, and the
-newest object always stays.
+topic has both. The limits are the topic's own or else those of `wal.retention`. A topic without a table has its own
+limits for the cloud, where its messages end: its log follows `wal.retention`, and gives up what the cloud has given up,
+so that nobody reads what retention has taken. Both give up whole segments and objects, oldest first: a message stays
+until its whole segment or object has expired, and the newest object always stays.
 
 While the disk is full the limits do not matter: every segment whose messages are elsewhere goes.
 """
@@ -14,6 +13,7 @@ While the disk is full the limits do not matter: every segment whose messages ar
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from itertools import islice
 from weakref import WeakKeyDictionary
 
@@ -33,9 +33,15 @@ _MINUTE_US = 60_000_000
 _DAY_US = 24 * 60 * _MINUTE_US
 _MAX_SWEEPS = 100
 """How many topics one round searches for orphaned objects."""
-_CATALOG = "catalog"
-_CLOUD = "object store, or the records about objects"
 _log = structlog.get_logger(__name__)
+
+
+class _Store(Enum):
+    """What a round may have to ask."""
+
+    CATALOG = auto()
+    CLOUD = auto()
+    """The object store, or the records about its objects."""
 
 
 class _StoreSkippedError(Exception):
@@ -46,10 +52,10 @@ class StoreOutages:
     """The stores that failed in a round: each is asked once, not once for every topic."""
 
     def __init__(self) -> None:
-        self._away: set[str] = set()
+        self._away: set[_Store] = set()
 
     @contextmanager
-    def calling(self, store: str) -> Iterator[None]:
+    def calling(self, store: _Store) -> Iterator[None]:
         if store in self._away:
             raise _StoreSkippedError
         try:
@@ -98,7 +104,7 @@ class Retention:
 
         def sweep(topic: Topic, stores: StoreOutages) -> int:
             assert topic.cloud is not None
-            with stores.calling(_CLOUD):
+            with stores.calling(_Store.CLOUD):
                 removed = remove_orphans(topic.cloud)
             self._swept[topic.cloud] = now_us
             if removed:
@@ -142,17 +148,17 @@ def _prune(topic: Topic, stores: StoreOutages, minutes: int | None, megabytes: i
     if log is None or not log.revive():  # a full disk may have failed it, and refuses the append that would reopen it
         return 0
     if topic.cloud is not None and not topic.record.has_table:
-        with stores.calling(_CLOUD):
+        with stores.calling(_Store.CLOUD):
             gone = topic.cloud.objects.first_offset or 0
         log.rotate_past(gone)  # else the log of an idle topic would keep it for long
-    below = _elsewhere_below(topic, log, stores, minutes, megabytes, now_us)
+    below = _removable_below(topic, log, stores, minutes, megabytes, now_us)
     count = log.prune(below) if below > log.start_offset else 0
     if count:
         _log.info("segments_removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
     return count
 
 
-def _elsewhere_below(
+def _removable_below(
     topic: Topic, log: Log, stores: StoreOutages, minutes: int | None, megabytes: int | None, now_us: int
 ) -> int:
     """Return the offset below which segments may go: everything in them was read back from where it stays."""
@@ -163,14 +169,14 @@ def _elsewhere_below(
     ends = [topic.committed_in_all_tables] if has_table else []
     gone = 0
     if cloud is not None and relies_on_cloud:
-        with stores.calling(_CLOUD):
+        with stores.calling(_Store.CLOUD):
             ends.append(cloud.uploaded_end)
             gone = (cloud.objects.first_offset or 0) if not has_table else 0
     below = prunable_below(
         log, committed=min(ends), minutes=minutes, megabytes=megabytes, now_us=now_us, expired_below=gone
     )
     if cloud is not None and relies_on_cloud and below > log.start_offset:
-        with stores.calling(_CLOUD):
+        with stores.calling(_Store.CLOUD):
             return min(below, confirmed_end(cloud, below))
     return below
 
@@ -202,7 +208,7 @@ def prune_objects(topics: Iterable[Topic], settings: CloudRetentionSettings, now
         if cloud is None or cloud.registry.owned is None:
             return 0
         below = _expired_below(topic, cloud, stores, settings, now_us)
-        with stores.calling(_CLOUD):
+        with stores.calling(_Store.CLOUD):
             count = remove_objects(cloud, below, now_us)
         if count:
             first = cloud.objects.first_offset
@@ -216,7 +222,7 @@ def _expired_below(
     topic: Topic, cloud: TopicCloud, stores: StoreOutages, settings: CloudRetentionSettings, now_us: int
 ) -> int:
     record = topic.record
-    with stores.calling(_CLOUD):
+    with stores.calling(_Store.CLOUD):
         spans = cloud.objects.spans
     if not record.has_table:
         own, size = record.retention_minutes, record.retention_mb
@@ -225,7 +231,7 @@ def _expired_below(
     known, first = topic.committed_in_all_tables, spans[0].first_offset if spans else 0
     if expired_below(spans, safe_end=known, minutes=minutes, megabytes=megabytes, now_us=now_us) <= first:
         return 0
-    with stores.calling(_CATALOG):
+    with stores.calling(_Store.CATALOG):
         tables = topic.find_fed_tables()  # a final deletion reads the catalog first
     committed = min(table.ledger.committed_offset if table is not None else 0 for table in tables)
     return expired_below(spans, safe_end=committed, minutes=minutes, megabytes=megabytes, now_us=now_us)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 from icestream.model.clock import now_us
 from icestream.model.errors import DamagedError, IcestreamError, LogLostError
 from icestream.protocol.admin import TopicStats
+from icestream.storage.cloud.uploads import age_seconds
 from icestream.storage.topic import Topic
-from icestream.wal import Log, LogState, time_at_offset
+from icestream.wal import Log, LogState
 
 
 def topic_stats(topic: Topic) -> TopicStats:
@@ -75,7 +76,7 @@ def table_figures(topic: Topic, log: Log) -> TableFigures:
     nbytes = log.nbytes * waiting // kept if kept else 0
     if not waiting:
         return TableFigures(committed, 0, 0, 0.0)
-    age = _oldest_age_seconds(log) if committed is None else _age_seconds(log, committed)
+    age = _oldest_age_seconds(log) if committed is None else age_seconds(log, committed, now_us())
     return TableFigures(committed, waiting, nbytes, age)
 
 
@@ -90,6 +91,7 @@ class UploadFigures(NamedTuple):
     uploaded_bytes: int | None = None
     upload_failures: int | None = None
     last_upload_us: int | None = None
+    upload_state: str | None = None
     upload_error: str | None = None
 
 
@@ -122,19 +124,13 @@ def upload_figures(topic: Topic, *, ask: bool = True) -> UploadFigures:
         uploaded_bytes=status.uploaded_bytes,
         upload_failures=status.failures,
         last_upload_us=status.last_upload_us,
+        upload_state=status.state,
         upload_error=status.last_error,
     )
 
 
-def _age_seconds(log: Log, offset: int) -> float | None:
-    try:
-        return max(0.0, (now_us() - time_at_offset(log, offset)) / 1e6)
-    except IcestreamError:  # not in the log any more, or not readable: other figures say so
-        return None
-
-
 def _oldest_age_seconds(log: Log) -> float | None:
-    """Return the time of the log's first message, from the segments' headers: no frame is read."""
+    """Return the age of the log's oldest message, from the segments' footers; no frame is read."""
     snapshot = log.snapshot
     times = (*(segment.footer.first_time_us for segment in snapshot.sealed), snapshot.active.first_time_us)
     first_us = next((time_us for time_us in times if time_us), None)

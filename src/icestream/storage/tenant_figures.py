@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from icestream.model.callers import EVERYTHING, Caller
+from icestream.model.callers import FULL_ACCESS, Caller
 from icestream.model.errors import TopicNotFoundError
 from icestream.model.names import check_part
 from icestream.protocol.admin import ReceivedTelemetry, TenantPage, TenantStats
@@ -53,7 +53,7 @@ class TenantFigures:
     def all(self) -> list[TenantStats]:
         """Return every tenant, in the order in which they came."""
         failing = self._failing()
-        return [self._of(name, *found, failing) for name, found in self._find(EVERYTHING).items()]
+        return [self._of(name, *found, failing) for name, found in self._find(FULL_ACCESS).items()]
 
     def one(self, caller: Caller, tenant: str, *, operation: str) -> TenantStats:
         """Return one tenant; raise if it has no topics and nothing arrived for it."""

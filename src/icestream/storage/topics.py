@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import structlog
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from icestream.metadata import Entry, MetadataStore, keys, scan
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import (
     ConflictError,
+    DamagedError,
     IcestreamError,
     LimitReachedError,
     TopicExistsError,
@@ -32,7 +34,7 @@ from icestream.storage.logs import Logs, log_id
 from icestream.storage.lost_topics import LostTopics, nothing_to_recover
 from icestream.storage.record import TopicRecord, check_storage
 from icestream.storage.topic import ReadContext, Topic
-from icestream.wal import Log, LogContext, LogStart
+from icestream.wal import Log, LogContext, LogStart, log_unavailable
 
 _PATIENCE_SECONDS = 5.0
 """How long a caller waits for a deletion. It continues in the background."""
@@ -52,6 +54,8 @@ class Deletions:
         self._tried = threading.Condition()
         """Guards all below; notified after each try to finish a deletion."""
         self._unfinished: dict[TopicName, TopicRecord] = {}
+        self._in_use: set[TopicName] = set()
+        """Those whose log is still being closed: `finish` has to wait for that."""
         self._reasons: dict[TopicName, str] = {}
         """Why the last try failed."""
         self.hurry: Callable[[], None] | None = None
@@ -60,9 +64,16 @@ class Deletions:
     def __contains__(self, name: TopicName) -> bool:
         return name in self._unfinished
 
-    def add(self, record: TopicRecord) -> None:
+    def add(self, record: TopicRecord, *, in_use: bool = False) -> None:
+        """Note a deletion. One that is in use is finished only after `release`."""
         with self._tried:
             self._unfinished[record.name] = record
+            if in_use:
+                self._in_use.add(record.name)
+
+    def release(self, name: TopicName) -> None:
+        with self._tried:
+            self._in_use.discard(name)
 
     def still_deleting_error(self, name: TopicName) -> TopicExistsError:
         """Return the error for a create with the name of a topic that is still being deleted."""
@@ -111,7 +122,11 @@ class Deletions:
     def _next(self, seen: set[str]) -> TopicRecord | None:
         """Return a deletion that was not seen yet; untried ones first, because a caller may wait for them."""
         with self._tried:
-            left = [record for record in self._unfinished.values() if record.stream_id not in seen]
+            left = [
+                record
+                for record in self._unfinished.values()
+                if record.stream_id not in seen and record.name not in self._in_use
+            ]
             return min(left, key=lambda record: record.name in self._reasons, default=None)
 
 
@@ -124,6 +139,7 @@ class Topics:
         *,
         max_topics: int,
         drop_table: Callable[[TopicRecord], None] = lambda _: None,
+        drop_subscriptions: Callable[[TopicName], None] = lambda _: None,
         reading: ReadContext | None = None,
         cloud: Cloud | None = None,
         clock: Clock = now_us,
@@ -132,6 +148,7 @@ class Topics:
         self._logs = Logs(directory, context)
         self._max_topics = max_topics
         self._drop_table = drop_table
+        self._drop_subscriptions = drop_subscriptions
         self._reading = reading or ReadContext()
         self._cloud = cloud
         self._clock = clock
@@ -147,6 +164,8 @@ class Topics:
         self._lock = threading.Lock()
         """Guards `_topics` and `changes`; never held during I/O."""
         self._topics: dict[TopicName, Topic] = {}
+        self._unreadable: dict[TopicName, IcestreamError] = {}
+        """Topics whose record or log could not be read at the start, and why. Their names are not free."""
         self.changes = 0
         """Counts topics that were added or removed, so that a caller notices a change cheaply."""
         self._load()
@@ -155,12 +174,18 @@ class Topics:
         return len(self._topics)
 
     def get(self, name: TopicName | str) -> Topic:
-        topic = self._topics.get(TopicName.parse(name))
+        name = TopicName.parse(name)
+        topic = self._topics.get(name)
         if topic is None:
+            self._check_readable(name)
             raise TopicNotFoundError(
                 "there is no such topic", place=str(name), remedy="create it with `icestream topic create`"
             )
         return topic
+
+    def _check_readable(self, name: TopicName) -> None:
+        if (error := self._unreadable.get(name)) is not None:
+            raise error.with_traceback(None)
 
     def has(self, name: TopicName) -> bool:
         return name in self._topics
@@ -194,6 +219,7 @@ class Topics:
         if schema is not None or record.partition_by or record.sort_by:
             check_table(schema, record.partition_by, record.sort_by)
         check_storage(record, uploads=self._cloud is not None and self._cloud.uploads)
+        self._check_readable(name)
         lost = self._free_name(name)
         with self._changing:
             if name in self.deletions:
@@ -280,8 +306,8 @@ class Topics:
         1. mark the record. *The next start goes on from here.*
         2. close the log, and call `on_deleted`. *The topic cannot be used any more.*
         3. move the log's directory aside and remove it.
-        4. drop the table, and remove the cloud objects. *While disk, catalog or object store fail, 3 and 4 are tried
-           again.*
+        4. drop the subscriptions and the table, and remove the cloud objects. *While disk, metadata store, catalog or
+           object store fail, 3 and 4 are tried again.*
         5. remove the record. *The name is free.*
 
         From 3 on it continues in the background if it takes long.
@@ -293,22 +319,27 @@ class Topics:
             self._check_not_in_recovery(topic.name, "delete topic")
             record = topic.record.marked_for_deletion(keep_table=keep_table)
             self._metadata.put(keys.topic(topic.name), record.to_bytes())
+            # Before the name leaves the topics: a create in between would take the deleted topic for a lost one.
+            self.deletions.add(record, in_use=True)
             with self._lock:
                 del self._topics[topic.name]
                 self.changes += 1
-        with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
-            topic.close(deleted=True)
         try:
+            with contextlib.suppress(IcestreamError):  # a damaged or failed log can be deleted too
+                topic.close(deleted=True)
             self.on_deleted(topic)
         except IcestreamError as error:
             _log.warning("topic_delete_cleanup_failed", topic=record.topic, error=str(error))
-        self.deletions.add(record)
+        finally:
+            self.deletions.release(topic.name)
         self.deletions.wait_for(topic.name)
         return topic
 
     def _finish(self, record: TopicRecord) -> None:
         """Do steps 3 to 5 of `delete`."""
         self._logs.remove(record)
+        # After a crash `on_deleted` may not have run; a topic of the same name must not get these subscriptions.
+        self._drop_subscriptions(record.name)
         if record.has_table and not record.keep_table:
             self._drop_table(record)
         if self._cloud is not None:
@@ -447,11 +478,24 @@ class Topics:
     def _load(self) -> None:
         self._logs.clean()
         for entry in scan(self._metadata, keys.topics()):
-            record = TopicRecord.from_bytes(entry.value)
+            try:
+                record = TopicRecord.from_bytes(entry.value)
+            except msgspec.MsgspecError as error:
+                self._note_unreadable(
+                    TopicName(*entry.key.removeprefix(keys.topics()).split("/", 1)),
+                    DamagedError(
+                        f"the topic's record cannot be read: {error}",
+                        operation="load topic",
+                        place=entry.key,
+                        remedy="start the version of icestream that wrote it, or restore the metadata store",
+                    ),
+                )
+                continue
             if record.topic.endswith(COPY_SUFFIX):
                 _log.warning("topic_ignored_reserved_name", topic=record.topic)
             elif record.deleting:
-                self._logs.remove(record)
+                with contextlib.suppress(OSError):  # tried again with the rest of the deletion
+                    self._logs.remove(record)
                 self.deletions.add(record)
             else:
                 self._topics[record.name] = self._topic(record)
@@ -460,13 +504,32 @@ class Topics:
     def _adopt_unknown_logs(self) -> None:
         """Adopt logs without a record: the metadata was lost, the messages were not."""
         for name in self._logs.found():
-            if name in self._topics or is_copy(name) or not self._logs.is_there(name):
+            if name in self._topics or name in self.deletions or name in self._unreadable or is_copy(name):
                 continue
-            record = self._lost.record_of(self._logs.stream(name))
+            try:
+                if not self._logs.is_there(name):
+                    continue
+                record = self._lost.record_of(self._logs.stream(name))
+            except OSError as error:
+                place = str(self._logs.path(name))
+                reason = "the log cannot be opened"
+                self._note_unreadable(name, log_unavailable(reason, error, operation="open log", place=place))
+                continue
+            except IcestreamError as error:
+                self._note_unreadable(name, error)
+                continue
+            if record.name != name:  # a copy that an operator made: its topic has its own directory
+                _log.warning("log_directory_ignored", path=str(self._logs.path(name)), error=f"log of {record.topic}")
+                continue
             with contextlib.suppress(ConflictError):
                 self._metadata.create(keys.topic(record.name), record.to_bytes())
             self._topics[record.name] = self._topic(record)
             _log.warning("log_adopted_without_record", topic=record.topic)
+
+    def _note_unreadable(self, name: TopicName, error: IcestreamError) -> None:
+        """Report a topic that cannot be read. It does not keep the others from being served."""
+        self._unreadable[name] = error
+        _log.error("topic_unreadable", topic=str(name), error=str(error))
 
 
 def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:

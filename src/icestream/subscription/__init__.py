@@ -6,7 +6,7 @@ What it guarantees:
   the broker or of the metadata store loses one. After a clean restart nothing acknowledged is sent again. After a
   crash, at most what was acknowledged since the last write of progress is.
 * Order: consumers of an exclusive or failover subscription get messages in offset order, those of a key-shared one in
-  order of each key. Only a message that was refused, or timed out, comes later than those that follow it.
+  order of each key. Only a message that was nacked, or timed out, comes later than those that follow it.
 * A slow, stuck or vanished consumer delays only the messages that it has, and those only until its session times out.
 * Memory is bounded: a few batches read ahead, and a few bytes a message between the oldest unacknowledged one and the
   newest delivered. No object is made for a message.
@@ -31,19 +31,16 @@ if batch is not None:
 from icestream.model.enums import SubscriptionType
 from icestream.model.errors import SubscriptionBusyError, SubscriptionNotFoundError
 from icestream.protocol.subscribe import SubscriptionStats
-from icestream.subscription.cursor import SourceReader, SubscriptionSource
-from icestream.subscription.dead_letters import ORIGIN_COLUMNS
+from icestream.subscription.cursor import SubscriptionSource
 from icestream.subscription.options import SubscriptionOptions
 from icestream.subscription.progress import Progress
 from icestream.subscription.subscription import BrokerSubscription, ConsumerSession, describe
 from icestream.subscription.subscriptions import Subscriptions
 
 __all__ = [
-    "ORIGIN_COLUMNS",
     "BrokerSubscription",
     "ConsumerSession",
     "Progress",
-    "SourceReader",
     "SubscriptionBusyError",
     "SubscriptionNotFoundError",
     "SubscriptionOptions",

@@ -124,6 +124,8 @@ class DeadLetters:
     def _move(self, subscription: DeadLetterOrigin, offsets: Offsets) -> None:
         """Read the first of these messages, store them, acknowledge them."""
         topic = subscription.options.dead_letters_of(subscription.topic, subscription.name)
+        if topic is None:
+            return  # the options have changed, and these messages are delivered again
         first = int(offsets[0])
         reader = subscription.source.reader(first)
         try:
@@ -135,7 +137,7 @@ class DeadLetters:
         moved = 0
         for batch in batches:
             rows_found = np.flatnonzero(np.isin(batch.column(OFFSET).to_numpy(), found, assume_unique=True))
-            if len(rows_found) and topic is not None:
+            if len(rows_found):
                 counts = subscription.redelivery_counts(batch.column(OFFSET).to_numpy()[rows_found])
                 rows = batch.take(pa.array(rows_found))
                 self._publish(

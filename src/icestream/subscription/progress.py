@@ -365,7 +365,15 @@ class ProgressWriter:
         if entry is None:
             subscription.end(SubscriptionNotFoundError("the subscription was deleted", place=subscription.place))
             self.forget(subscription)
-        elif self._is_ours(SubscriptionRecord.from_bytes(entry.value, entry.key), subscription):
+            return
+        try:
+            record = SubscriptionRecord.from_bytes(entry.value, entry.key)
+        except DamagedError as error:  # of this subscription only: the others are written nevertheless
+            _log.error("subscription_record_unreadable", key=entry.key, error=str(error))
+            subscription.end(error)
+            self.forget(subscription)
+            return
+        if self._is_ours(record, subscription):
             subscription.revision = entry.mod_revision
             self._write([write])
         else:

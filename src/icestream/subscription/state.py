@@ -5,8 +5,10 @@
                         ▲                  │ nack, ack timeout, consumer gone
                         ├── delayed ◀──────┤
                         └──────────────────┤
-                                           └── refused too often ──▶ dead ──stored──▶ acknowledged
+                                           └── nacked too often ───▶ dead ──stored──▶ acknowledged
 ```
+
+A dead message becomes ready again if the options change to no dead letters before it is stored.
 
 One `BrokerSubscription` owns it and makes every call under its lock. Nothing here waits, starts a thread, or calls the
 hub, the progress writer or the dead letters: a transition leaves `Effects`, and the owner carries them out before it
@@ -253,6 +255,12 @@ class SubscriptionState:
             self._mode = make_mode(options.type)
         self._record = replace(self._record, options=options)
         self._changed()
+        if options.max_redeliveries is None and self._cursor is not None:
+            # There is no dead-letter topic any more: what was to be stored there is delivered again.
+            window = self._cursor.window
+            dead = window.in_state(MessageState.DEAD)
+            window.wake(dead)
+            self._came_ready(dead)
 
     # Consumers
 
@@ -415,7 +423,7 @@ class SubscriptionState:
             self._ask().wake_all = True  # only now it is known for which consumers they are
 
     def _restore(self, cursor: Cursor) -> None:
-        """Treat messages that a consumer had refused before the subscription was opened."""
+        """Treat messages that a consumer had nacked before the subscription was opened."""
         found, due_ms = cursor.take_restored()
         if found:
             for state in (MessageState.READY, MessageState.DELAYED):

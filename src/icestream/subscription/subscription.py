@@ -140,7 +140,7 @@ class ConsumerSession:
         self.subscription.ack_cumulative(self._consumer, offset)
 
     def nack(self, ranges: Sequence[tuple[int, int]], delay_ms: int | None = None) -> None:
-        """Refuse messages `[first, end)`: they come again, after this delay or the subscription's."""
+        """Nack messages `[first, end)`: they come again, after this delay or the subscription's."""
         self.subscription.nack(self._consumer, ranges, delay_ms)
 
     def touch(self) -> None:

@@ -220,18 +220,21 @@ class Subscriptions:
             self._delete(found)
 
     def delete_topic(self, topic: TopicName | str) -> None:
-        """Delete the subscriptions of a deleted topic; their consumers get the error."""
+        """Delete the subscriptions of a deleted topic; their consumers get the error. May be tried again."""
         topic = TopicName.parse(topic)
         gone = TopicNotFoundError("the topic was deleted", operation="receive", place=str(topic))
         with self._changing:
             with self._lock:
-                opened = list(self._opened.pop(topic, {}).values())
-                records = [record.key for record, _ in self._records.pop(topic, {}).values()]
+                opened = list(self._opened.get(topic, {}).values())
+                records = [record.key for record, _ in self._records.get(topic, {}).values()]
             for found in opened:
                 found.end(gone)
                 self._services.writer.forget(found)
             for key in (*records, *(found.key for found in opened)):
                 self._metadata.delete(key)
+            with self._lock:
+                self._opened.pop(topic, None)
+                self._records.pop(topic, None)
 
     def _delete(self, found: BrokerSubscription) -> None:
         # The record first: the subscription exists as long as its record.

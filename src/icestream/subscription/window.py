@@ -126,12 +126,11 @@ class Window:
         """Return the rows of these ranges that are in the window."""
         return expanded(clipped(ranges, self.floor, self.end)) - self._base
 
-    def held_in(self, ranges: Ranges, consumer: int | None) -> Rows:
-        """Return the delivered messages in these ranges, of one consumer or of all."""
+    def held_in(self, ranges: Ranges, consumer: int) -> Rows:
+        """Return the messages in these ranges that a consumer holds."""
         rows = self.rows_in(ranges)
         held = self._arrays["state"][rows] == MessageState.DELIVERED
-        if consumer is not None:
-            held &= self._consumers(rows) == consumer
+        held &= self._consumers(rows) == consumer
         found: Rows = rows if held.all() else rows[held]
         return found
 
@@ -248,7 +247,7 @@ class Window:
         return rows[delivered] + low, rows[~delivered] + low, None if following == NEVER_MS else following
 
     def wake(self, rows: Rows) -> None:
-        """Make delayed messages ready."""
+        """Make delayed or dead messages ready."""
         self._arrays["state"][rows] = MessageState.READY
 
     # For the record and the figures

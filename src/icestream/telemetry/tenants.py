@@ -56,7 +56,7 @@ class Tenants:
         self._callers = callers
         self._exists = exists
         create = settings.auto_create_tenants
-        self._creates = callers.are_all if create is None else create
+        self._creates = callers.has_no_authentication if create is None else create
         given = [settings.default_tenant] if settings.default_tenant is not None else []
         named = {*settings.named_tenants, *given}
         for tenant in named:

@@ -174,6 +174,8 @@ def inspect_directory(files: Files, directory: Path) -> LogReport:
     else:
         report.checkpoint = asdict(found)
     expected = checkpoint.start_offset if checkpoint is not None else (offsets[0] if offsets else 0)
+    # A crash may have left segments that were pruned: they are no longer part of the log.
+    offsets = [offset for offset in offsets if offset >= expected]
     report.start_offset = expected
     for index, base_offset in enumerate(offsets):
         is_last = index == len(offsets) - 1
@@ -211,6 +213,9 @@ def _inspect_segment(
         segment = SegmentReport(path.name, base_offset, base_offset, header.number if header else None, size)
         if header is None:
             report.problems.append(LogProblem(str(path), 0, "the segment's header is damaged", base_offset))
+        elif header.base_offset != base_offset or report.stream_id not in (None, str(header.stream_id)):
+            reason = "the segment's header is not that of this log"
+            report.problems.append(LogProblem(str(path), 0, reason, base_offset))
         if footer is None and not is_last:
             report.problems.append(
                 LogProblem(str(path), size - SEGMENT_FOOTER_BYTES, "the footer is missing", base_offset)

@@ -402,5 +402,10 @@ class Log:
         self.stream = found.stream
         self._producers = found.producers
         self._next_offset, self._last_time_us = found.next_offset, found.last_time_us
-        self._segments.resume(found)
+        try:
+            self._segments.resume(found)
+        except BaseException:
+            if found.active is not None:
+                found.active.file.close()
+            raise
         self._failure, self.state = None, LogState.OPEN

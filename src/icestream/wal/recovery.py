@@ -71,8 +71,18 @@ class Recovery:
         self._producers = Producers(max_producers)
         self._cut_at = cut_at
         self._synced_position = 0
+        self._file: File | None = None
+        """The segment that was opened last."""
 
     def run(self) -> RecoveredLog:
+        try:
+            return self._run()
+        except BaseException:
+            if self._file is not None:  # its unsynced bytes would keep the descriptor open for ever
+                self._file.close()
+            raise
+
+    def _run(self) -> RecoveredLog:
         self._files.sync_directory(self._directory)  # the steps below rely on the names, so these must be durable
         stream = load_stream(self._files, self._directory)
         checkpoint = self._checkpoint()
@@ -125,7 +135,7 @@ class Recovery:
         for index, offset in enumerate(offsets):
             path = segment_path(self._directory, offset)
             is_last = index == len(offsets) - 1
-            file = self._files.open(path)
+            file = self._file = self._files.open(path)
             header = decode_header(file.read(SEGMENT_HEADER_BYTES, 0))
             before = sealed[-1].header.number if sealed else -1
             if header is None and is_last and before >= checkpoint.segment_number:

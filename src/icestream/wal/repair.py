@@ -1,6 +1,6 @@
 """Repairing a damaged log, on request only.
 
-Repair rebuilds what can be derived: checkpoint, identity, indexes, producers' state. Damaged or missing frames cannot
+Repair rebuilds what can be derived: checkpoint, identity and indexes. Damaged or missing frames cannot
 be restored. A *lost* frame takes their place, which holds only the number of lost messages. So every other message
 keeps its offset, lost offsets are never used again, and readers skip them.
 
@@ -27,7 +27,6 @@ from icestream.wal.records import Checkpoint, StreamInfo
 from icestream.wal.recovery import TORN_DIRECTORY, keep_torn
 from icestream.wal.segment import (
     INDEX_SUFFIX,
-    PRODUCERS_SUFFIX,
     SEGMENT_HEADER_BYTES,
     SegmentFooter,
     SegmentHeader,
@@ -181,11 +180,10 @@ class _Repair:
         if files.exists(path):
             keep_torn(files, self._directory, f"{path.name}.damaged", files.read_bytes(path))
         files.replace(path.with_name(path.name + _NEW_SUFFIX), path)
-        base_offset = int(path.stem)
-        for suffix in (INDEX_SUFFIX, PRODUCERS_SUFFIX):
-            derived = segment_path(self._directory, base_offset, suffix)
-            if files.exists(derived):
-                files.remove(derived)
+        # The producers' state stays: it is that before the segment, and cannot be rebuilt once older ones are pruned.
+        index = segment_path(self._directory, int(path.stem), INDEX_SUFFIX)
+        if files.exists(index):
+            files.remove(index)
         files.sync_directory(self._directory)
 
     def _write_records(self, start: int, end: int, number: int, position: int, found: Checkpoint | None) -> None:

@@ -216,8 +216,12 @@ def create_segment(files: Files, directory: Path, header: SegmentHeader, index_i
     if files.exists(path):
         files.remove(path)  # left by a creation that failed before a frame was written
     file = files.open(path, create=True)
-    write_all(file, [encode_header(header)], 0)
-    file.datasync()
+    try:
+        write_all(file, [encode_header(header)], 0)
+        file.datasync()
+    except BaseException:
+        file.close()
+        raise
     return ActiveSegment(header, path, file, SEGMENT_HEADER_BYTES, SparseIndex(index_interval_bytes))
 
 

@@ -144,11 +144,11 @@ def test_of_two_owners_that_upload_at_once_only_the_newer_one_describes_objects(
 def test_of_two_new_owners_of_one_epoch_only_the_first_is_admitted(open_metadata: OpenStore) -> None:
     stream_id = str(uuid4())
     first, second = (MetadataRegistry(open_metadata(), TOPIC, stream_id) for _ in range(2))
-    head = first.claim(UploadHead(stream_id, 2), new_owner_of=0)
+    head = first.claim(UploadHead(stream_id, 2), record_revision=0)
     with pytest.raises(ConflictError):
-        second.claim(head, new_owner_of=0)
+        second.claim(head, record_revision=0)
     first.update(replace(head, updated_us=1))
-    taken = second.claim(replace(head, updated_us=1, epoch=3), new_owner_of=0)
+    taken = second.claim(replace(head, updated_us=1, epoch=3), record_revision=0)
     assert taken.epoch == 3
     with pytest.raises(StaleEpochError):
         first.update(head)

@@ -146,14 +146,14 @@ class TestForeign:
             return acme.action(name, topic=topic)
 
         for name, access in ACTIONS.items():
-            if access is not Access.EVERYTHING and "topic" in _fields(guarded, name):
+            if access is not Access.FULL and "topic" in _fields(guarded, name):
                 self.refused_alike(act, name)
         assert guarded.root.describe_topic(FOREIGN).durable_end == 3
         assert NOWHERE not in [topic.topic for topic in guarded.root.list_topics()]
 
     def test_actions_for_those_who_may_do_everything(self, guarded: Guarded, acme: Raw) -> None:
         for name, access in ACTIONS.items():
-            if access is Access.EVERYTHING:
+            if access is Access.FULL:
                 assert failure(acme.action, name)["code"] == "permission_denied", name
                 assert failure(acme.action, name, topic=OWN)["code"] == "permission_denied", name
         assert guarded.root.backlog().topics

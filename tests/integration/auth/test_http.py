@@ -69,7 +69,7 @@ def test_what_is_anothers_is_refused_whether_it_is_there_or_not(
                 there, nowhere = (ask(http, operation, topic) for topic in (FOREIGN, NOWHERE))
                 assert (there.status_code, error_of(there)["code"]) == (403, "permission_denied"), operation.name
                 assert (there.status_code, there.content) == (nowhere.status_code, nowhere.content)
-            if access is Access.EVERYTHING:
+            if access is Access.FULL:
                 assert ask(http, operation, OWN).status_code == 403, operation.name
     assert guarded.root.describe_topic(FOREIGN).durable_end == 3
 

@@ -56,7 +56,7 @@ def _routed(app: Starlette) -> Iterator[tuple[str, str]]:
 
 def test_a_path_with_a_namespace_is_looked_at(app: Starlette) -> None:
     for operation in app.state.operations:
-        named = OPERATIONS[operation.name] in (Access.TOPIC, Access.EVERYTHING)
+        named = OPERATIONS[operation.name] in (Access.TOPIC, Access.FULL)
         assert ("{namespace}" not in operation.path) or named, operation.name
         assert OPERATIONS[operation.name] is not Access.TOPIC or "{namespace}" in operation.path, operation.name
 

@@ -1,5 +1,7 @@
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ from tests.integration.client.conftest import TOPIC, icestream_threads
 
 import icestream.aio
 from icestream.aio import Client
+from icestream.client import Consumer, Producer, Subscription
 from icestream.model.errors import ClosedError, DeadlineError, InvalidMessageError, OverloadedError
 
 
@@ -80,6 +83,7 @@ def test_a_full_buffer_is_awaited_and_bounded_in_time(broker: ScriptedBroker) ->
         await producer.send(b"x" * 900)
         with pytest.raises(OverloadedError):
             await producer.send(b"x" * 900)
+        assert producer._producer._outbox._room_callbacks == []
         broker.release_acks()
 
     run(broker, test)
@@ -165,3 +169,39 @@ def test_administration_is_the_same(broker: ScriptedBroker) -> None:
 
     run(broker, test)
     assert icestream.aio.Client is Client
+
+
+@pytest.mark.parametrize("kind", ["producer", "consume", "subscribe"])
+def test_what_a_cancelled_task_was_opening_is_closed(
+    broker: ScriptedBroker, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(client: Client) -> None:
+        opened: list[Producer | Consumer | Subscription] = []
+        begun, proceed, closed = asyncio.Event(), threading.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+        original = getattr(client._client, kind)
+
+        def slow_open(*args: Any, **options: Any) -> Any:
+            loop.call_soon_threadsafe(begun.set)
+            assert proceed.wait(60)
+            opened.append(original(*args, **options))
+            close_it = opened[0].close
+
+            def close() -> None:
+                close_it()
+                closed.set()
+
+            monkeypatch.setattr(opened[0], "close", close)
+            return opened[0]
+
+        monkeypatch.setattr(client._client, kind, slow_open)
+        names = ["s"] if kind == "subscribe" else []
+        opening = asyncio.ensure_future(getattr(client, kind)(TOPIC, *names)._open())
+        await begun.wait()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        proceed.set()
+        assert await asyncio.to_thread(closed.wait, 60)
+
+    run(broker, test)

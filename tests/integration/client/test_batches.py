@@ -8,7 +8,7 @@ from tests.integration.client.broker import ScriptedBroker
 from tests.integration.client.conftest import TOPIC
 
 from icestream import Client
-from icestream.model.errors import InvalidMessageError, TooLargeError
+from icestream.model.errors import InvalidMessageError, OverloadedError, TooLargeError
 from icestream.model.messages import MESSAGE_SCHEMA, message_batch
 
 PAYLOADS = [b"a", b"bb", b"ccc"]
@@ -91,6 +91,24 @@ def test_what_exceeds_the_brokers_batch_limit_is_split_by_rows(client: Client, b
         for payload in payloads:
             producer.send(payload)
     assert broker.payloads() == payloads * 2
+
+
+@pytest.mark.parametrize(
+    "broker", [{"server": {"max_batch_bytes": 10_000, "max_message_bytes": 10_000}}], indirect=True
+)
+def test_a_batch_that_finds_no_room_for_its_rest_says_how_much_is_sent(client: Client, broker: ScriptedBroker) -> None:
+    data = pa.table({"payload": [b"%03d" % number * 1000 for number in range(20)]})
+    with client.producer(TOPIC, max_buffer_bytes=25_000, block_timeout=0.01) as producer:
+        broker.hold_acks()
+        with pytest.raises(OverloadedError, match="of 20 messages the first") as caught:
+            producer.send_batch(data)
+        sent = caught.value.details["sent_messages"]
+        assert 0 < sent < 20
+        assert not caught.value.retryable
+        broker.release_acks()
+        producer.block_timeout = None
+        producer.send_batch(data.slice(sent))
+    assert broker.payloads() == data["payload"].to_pylist()
 
 
 @pytest.mark.parametrize("broker", [{"server": {"max_message_bytes": 1000}}], indirect=True)

@@ -5,6 +5,7 @@ from tests.integration.client.broker import ScriptedBroker
 from tests.integration.client.conftest import TOPIC, icestream_threads
 
 from icestream import Client
+from icestream.client.transport import DoPutStream
 from icestream.model.errors import ClosedError
 
 
@@ -90,3 +91,22 @@ def test_closing_without_a_broker_does_not_wait(broker: ScriptedBroker) -> None:
 def test_a_client_without_producers_has_no_threads(client: Client) -> None:
     client.ping()
     assert not icestream_threads()
+
+
+def test_a_producer_whose_write_was_interrupted_sends_again_and_closes(
+    client: Client, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = client.producer(TOPIC, retry_timeout=None)
+    producer.send(b"0").result(timeout=60)
+    write = DoPutStream.write
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.setattr(DoPutStream, "write", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DoPutStream, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(b"1")
+    producer.send(b"2")
+    producer.close(timeout=60)
+    assert broker.payloads() == [b"0", b"1", b"2"]

@@ -10,6 +10,7 @@ from tests.integration.flight.conftest import Running
 from tests.integration.flight.plain import MESSAGES, PlainClient, Publishing, messages
 
 from icestream.client import Client
+from icestream.storage import Topic
 
 TOPIC = "flight/parts"
 
@@ -63,6 +64,21 @@ def test_a_part_that_is_refused_or_repeated_concerns_no_other(client: PlainClien
     assert answers[3]["error"]["retryable"] is False
     assert answers[4]["base_offset"] == 1
     assert client.read(topic=TOPIC)["payload"].to_pylist() == [b"first", b"x"]
+
+
+def test_a_part_that_the_broker_fails_on_concerns_no_other(stream: Publishing, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload_of = Topic.payload
+
+    def payload(topic: Topic, batch: Any, producer: str, *args: Any, **limits: Any) -> Any:
+        if producer == "b":
+            raise pa.ArrowMemoryError("no memory")
+        return payload_of(topic, batch, producer, *args, **limits)
+
+    monkeypatch.setattr(Topic, "payload", payload)
+    parts = [part("a", 0, 1, 1), part("b", 0, 1, 2), part("c", 0, 1, 3)]
+    answers = {each["id"]: each for each in stream.publish(messages(*[b"x"] * 3), topic=TOPIC, parts=parts)["answers"]}
+    assert (answers[1]["base_offset"], answers[3]["base_offset"]) == (0, 1)
+    assert "no memory" in answers[2]["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -227,6 +228,21 @@ def test_topics_are_listed_with_schema_count_and_a_ticket_that_reads_them(client
         assert table.num_rows == info.total_records
     assert [info.descriptor.path for info in infos(client, b"oth")] == [[b"other", b"numbers"]]
     assert list(infos(client, b"\xff")) == []
+
+
+def test_a_listing_opens_no_log_so_a_damaged_topic_hides_no_other(running: Running, tmp_path: Path) -> None:
+    running.client.publishing().publish(messages(b"x" * 1000), topic="flight/bad")
+    running.client.publishing().publish(messages(b"a", b"b"), topic="flight/good")
+    running.storage.close()
+    (segment,) = (tmp_path / "data-0" / "wal" / "flight" / "bad").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[600] ^= 1
+    segment.write_bytes(data)
+    running.storage.open()
+    assert [(info.total_records, info.total_bytes) for info in infos(running.client)] == [(-1, -1), (-1, -1)]
+    assert all(topic.opened_log is None for topic in running.storage.topics.find(""))
+    assert running.client.read(topic="flight/good").num_rows == 2
+    assert [info.total_records for info in infos(running.client)] == [-1, 2]
 
 
 def test_a_topic_is_described_by_its_path(client: PlainClient) -> None:

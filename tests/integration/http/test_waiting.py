@@ -92,3 +92,15 @@ def test_a_closing_door_answers_those_who_wait(open_door: OpenDoor) -> None:
         future = waiting_read(http, pool, log)
         http.door.stop(PATIENCE_SECONDS)
         assert future.result(PATIENCE_SECONDS).json()["messages"] == []
+
+
+def test_a_publisher_that_hung_up_before_the_table_has_its_messages_holds_no_place(open_door: OpenDoor) -> None:
+    http = open_door(server={"max_connections": 1})
+    log = made_topic(http)
+    body = '{"messages": [{"payload": "x"}], "ack": "table"}'
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", http.door.port)) as connection:
+        connection.sendall((head + body).encode())
+        until(lambda: log.durable_end == 1)
+        error_of(http.client.get("/api/v1/topics"), 429, "overloaded")
+    until(lambda: http.client.get("/api/v1/topics").status_code == 200)

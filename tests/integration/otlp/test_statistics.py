@@ -14,7 +14,7 @@ from icestream.app import Broker
 from icestream.cli.main import cli
 from icestream.client import Client
 from icestream.config import AuthSettings, ServerSettings, Settings, TelemetrySettings
-from icestream.model.callers import EVERYTHING, Caller
+from icestream.model.callers import FULL_ACCESS, Caller
 from icestream.model.errors import PermissionDeniedError, TopicNotFoundError
 from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.telemetry import Signal
@@ -40,13 +40,13 @@ def test_accepted_and_refused_requests_are_counted(open_doors: OpenDoors, door: 
     assert not doors.send(door, Signal.LOGS, b"no protobuf", **acme).ok
     assert not doors.send(door, Signal.LOGS, body).ok
     assert not doors.send(door, Signal.LOGS, body, **acme, x_tenant_id="globex").ok
-    found = figures(doors).one(EVERYTHING, "acme", operation="test")
+    found = figures(doors).one(FULL_ACCESS, "acme", operation="test")
     logs, traces = found.received["logs"], found.received["traces"]
     assert (logs.requests, logs.rows, logs.bytes) == (2, 6, 2 * len(body))
     assert logs.refused == {"invalid_message": 1}
     assert (traces.requests, traces.rows) == (1, 7)
     assert found.topics == 2
-    other = figures(doors).one(EVERYTHING, OTHER_TENANT, operation="test").received["logs"]
+    other = figures(doors).one(FULL_ACCESS, OTHER_TENANT, operation="test").received["logs"]
     assert other.refused == {"unauthenticated": 1, "tenant_refused": 1}
     text = doors.metrics.render()[0].decode()
     assert 'icestream_tenant_received_rows_total{signal="logs",tenant="acme"} 6.0' in text
@@ -98,13 +98,13 @@ def test_a_tenants_token_sees_that_tenant_alone(open_doors: OpenDoors) -> None:
         assert doors.send("http", Signal.LOGS, serialized(Signal.LOGS), x_tenant_id=tenant).ok
     tenants = figures(doors)
     assert [one.tenant for one in tenants.page(Caller("acme"), "", 10).tenants] == ["acme"]
-    page = tenants.page(EVERYTHING, "", 1)
+    page = tenants.page(FULL_ACCESS, "", 1)
     assert ([one.tenant for one in page.tenants], page.next_after) == (["acme"], "acme")
-    assert [one.tenant for one in tenants.page(EVERYTHING, "acme", 1).tenants] == ["globex"]
+    assert [one.tenant for one in tenants.page(FULL_ACCESS, "acme", 1).tenants] == ["globex"]
     with pytest.raises(PermissionDeniedError):
         tenants.one(Caller("acme"), "globex", operation="test")
     with pytest.raises(TopicNotFoundError):
-        tenants.one(EVERYTHING, "nobody", operation="test")
+        tenants.one(FULL_ACCESS, "nobody", operation="test")
 
 
 def test_every_way_to_ask(tmp_path: Path) -> None:

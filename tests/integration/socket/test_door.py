@@ -225,7 +225,7 @@ class TestFallingBack:
         told["socket"]["flight_port"] += 1
         with Client(site.client.url) as client:
             connection = client._connection
-            monkeypatch.setattr(connection, "action", lambda *_: told)
+            monkeypatch.setattr(connection, "action", lambda *_, **__: told)
             assert connection.open_socket() is None
 
     def test_a_door_that_nobody_opens_is_not_waited_for(
@@ -235,7 +235,7 @@ class TestFallingBack:
         told["socket"]["port"] = 1
         with Client(site.client.url) as client:
             connection = client._connection
-            monkeypatch.setattr(connection, "action", lambda *_: told)
+            monkeypatch.setattr(connection, "action", lambda *_, **__: told)
             assert connection.open_socket() is None
             monkeypatch.setattr(connection, "action", None)
             assert connection.open_socket() is None, "it is not even asked for again, for a while"

@@ -3,7 +3,7 @@ from typing import Any
 
 from rich.console import Console
 
-from icestream.cli.stats import broker_line, subscription_table, topic_table
+from icestream.cli.stats import broker_line, subscription_table, topic_table, trouble_lines
 from icestream.cli.top import furthest_behind, rates
 
 
@@ -85,3 +85,15 @@ def test_the_table_of_subscriptions_shows_their_lag() -> None:
 def test_top_shows_a_few_subscriptions_and_those_that_are_furthest_behind() -> None:
     found = furthest_behind([subscription(f"s{lag}", lag) for lag in range(30)])
     assert [entry["lag_messages"] for entry in found] == list(range(29, 19, -1))
+
+
+def test_stopped_uploads_are_told_from_those_that_are_tried_again() -> None:
+    topics: list[dict[str, Any]] = [
+        {"topic": "default/a", "upload_state": "failing", "upload_error": "no network"},
+        {"topic": "default/b", "upload_state": "stopped", "upload_error": "the log is damaged"},
+        {"topic": "default/c", "upload_state": "ok", "upload_error": None},
+    ]
+    assert trouble_lines(topics) == [
+        "default/a: the last upload failed: no network",
+        "default/b: uploads have stopped: the log is damaged",
+    ]

@@ -6,12 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from icestream import Client
 from icestream.cli.consume import command as consume
 from icestream.cli.options import parse_start
 from icestream.cli.topic import create, read_schema, update
 from icestream.model.errors import InvalidRequestError
 from icestream.model.offsets import StartPosition
-from icestream.protocol.admin import topic_attributes
+from icestream.protocol.admin import TopicDescription, topic_attributes
 
 NOON_US = 1_769_860_800_000_000
 
@@ -54,6 +55,19 @@ def test_every_attribute_of_a_topic_is_an_option(command: click.Command, to_chan
     options = {option.name for option in command.params if isinstance(option, click.Option)}
     assert options - attributes <= {"codec", "if_not_exists", "broker", "token", "as_json"}
     assert attributes <= options
+
+
+def test_a_limit_can_be_removed_but_not_created_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: dict[str, int] = {}
+
+    def update_topic(_client: Client, _topic: str, **given: int) -> TopicDescription:
+        changes.update(given)
+        raise InvalidRequestError("far enough")
+
+    monkeypatch.setattr(Client, "update_topic", update_topic)
+    CliRunner().invoke(update, ["t", "--retention-minutes", "0", "--retention-mb", "0"])
+    assert changes == {"retention_minutes": 0, "retention_mb": 0}
+    assert CliRunner().invoke(create, ["t", "--retention-mb", "0"]).exit_code == 2
 
 
 class TestSchemaFile:

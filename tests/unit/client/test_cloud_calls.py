@@ -14,9 +14,13 @@ class Connection:
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, dict[str, Any], float | None]] = []
+        self.held_s: list[float] = []
 
-    def action(self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None) -> dict[str, Any]:
+    def action(
+        self, name: str, fields: dict[str, Any], *, timeout_s: float | None = None, hold_s: float = 0.0
+    ) -> dict[str, Any]:
         self.asked.append((name, fields, timeout_s))
+        self.held_s.append(hold_s)
         return self.answers.pop(0)
 
 
@@ -35,6 +39,7 @@ def test_a_flush_waits_for_what_was_durable_at_its_beginning() -> None:
     assert client.flush_topic("a/b", timeout=None) == 70
     assert [fields["target"] for _, fields, _ in connection.asked] == [None, 50, 50]
     assert all(fields["wait_ms"] == 5_000 for _, fields, _ in connection.asked)
+    assert connection.held_s == [5.0] * 3
 
 
 def test_a_flush_that_takes_too_long_says_how_far_it_came() -> None:

@@ -18,7 +18,7 @@ class EndingClient:
         self._texts = list(texts)
         self.calls = 0
 
-    def do_action(self, _action: fl.Action, _options: fl.FlightCallOptions) -> list[fl.Result]:
+    def do_action(self, _action: fl.Action, _options: Any) -> list[fl.Result]:
         self.calls += 1
         if self._texts:
             raise fl.FlightUnavailableError(f"Flight returned unavailable error, with message: {self._texts.pop(0)}")
@@ -55,3 +55,33 @@ def test_a_call_that_may_have_had_an_effect_or_fails_again_is_not(
     with pytest.raises(UnavailableError):
         connection_to(client, monkeypatch).action(name, {})
     assert client.calls == len(texts)
+
+
+@pytest.mark.parametrize(("kind", "clients"), [(fl.FlightUnavailableError, 2), (fl.FlightCancelledError, 1)])
+def test_only_a_broker_that_cannot_be_reached_costs_the_channel(
+    kind: type[fl.FlightError], clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[EndingClient] = []
+
+    def make(*_: object, **__: object) -> EndingClient:
+        made.append(EndingClient())
+        return made[-1]
+
+    monkeypatch.setattr(fl, "FlightClient", make)
+    connection = Connection(BrokerEndpoint("grpc://127.0.0.1:1"), timeout_s=1)
+    assert isinstance(connection.typed(kind("ended"), "read"), UnavailableError)
+    assert len(made) == clients
+
+
+def test_the_time_that_a_call_is_held_comes_on_top_of_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = connection_to(EndingClient(), monkeypatch)
+    timeouts: list[float] = []
+
+    def options(*, timeout: float) -> None:
+        timeouts.append(timeout)
+
+    monkeypatch.setattr(connection, "_options", options)
+    connection.action("wait_committed", {}, hold_s=5.0)
+    connection.action("wait_committed", {}, timeout_s=10.0, hold_s=5.0)
+    connection.action("recover_topic", {}, timeout_s=10.0)
+    assert timeouts == [6.0, 15.0, 10.0]

@@ -1,20 +1,26 @@
 """The uploader under damage, gaps, other owners and lost notes."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fault.cloud.uploads import DIRECTORY, STREAM_ID, TOPIC, World
 from tests.memory_objects import MemoryObjects
 
-from icestream.cloud import ObjectMap, UploadHead
+from icestream.cloud import ObjectMap, UploadHead, read_trailer
 from icestream.cloud.object import ObjectName, object_key
+from icestream.cloud.object_builder import LogPosition, ObjectBuilder
 from icestream.metadata import keys
+from icestream.metadata.store import OutcomeUnknownError
 from icestream.model.errors import ConflictError, DamagedError, StaleEpochError, UnavailableError
 from icestream.model.messages import Encoding
-from icestream.storage.cloud.log_source import NOTES_FILE
+from icestream.storage.cloud.log_source import NOTES_FILE, LogSource
 from icestream.storage.cloud.registry import MetadataRegistry
-from icestream.wal import prepare
+from icestream.storage.verify.cloud import ObjectCheck
+from icestream.wal import LocalFiles, Log, LogContext, LogOptions, StreamInfo, prepare
+from icestream.wal.repair import repair_directory
 from icestream.wal.segment import segment_path
 
 
@@ -259,3 +265,59 @@ def test_the_head_is_never_read_anew_while_somebody_changes_it(monkeypatch: pyte
     assert world.upload()
     assert held
     assert all(held)
+
+
+def test_an_object_whose_publication_had_no_response_is_in_the_object_map() -> None:
+    world = World(max_object_bytes=1_000)
+    world.publish(10)
+    assert world.uploader.cycle() is not None
+    before = world.map.end_offset
+    transaction = world.metadata.transaction
+
+    def unknown(*arguments: Any) -> Any:
+        transaction(*arguments)
+        patched.setattr(world.metadata, "get", away)  # so the registry cannot find out either
+        raise OutcomeUnknownError("no response")
+
+    def away(_key: str) -> Any:
+        raise UnavailableError("no response")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.metadata, "transaction", unknown)
+        with pytest.raises(UnavailableError):
+            world.uploader.cycle()
+    assert world.head().uploaded_end > before
+    world.upload()
+    assert world.map.span_at(before) is not None
+    world.check()
+
+
+def test_a_time_is_found_in_an_object_with_lost_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.cloud.object_builder.INDEX_INTERVAL_BYTES", 300)
+    times = itertools.count(1_000)
+    options = LogOptions(max_file_bytes=2_000, preallocate_bytes=0)
+    context = LogContext(LocalFiles(), options=options, clock=lambda: next(times))
+    log = Log.create(context, tmp_path, StreamInfo(str(TOPIC), STREAM_ID))
+    for number in range(24):
+        text = b"%d %s" % (number, b"x" * 150)
+        log.append(prepare(text, message_count=1, encoding=Encoding.ARROW_IPC))
+    log.close()
+    second = sorted(tmp_path.glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[150] ^= 1
+    second.write_bytes(data)
+    assert len(repair_directory(LocalFiles(), tmp_path).lost) == 1
+    world = World()
+    log = Log.open(context, tmp_path)
+    builder = ObjectBuilder(TOPIC, str(STREAM_ID), LogSource(log), world.store)
+    log_range = builder.source.plan(0, LogPosition(0, 0), None)
+    assert log_range is not None
+    world.may_send_again = True  # the object is none of the world's topic
+    descriptor = builder.build(object_key(TOPIC, "other", ObjectName(0, log_range.end_offset, 1)), log_range)
+    log.close()
+    index = read_trailer(world.store, descriptor).index
+    frames = list(ObjectCheck(world.store, descriptor, index))
+    assert [frame.publish_time_us for _, frame in frames].count(0) == 1
+    for position, frame in frames:
+        if frame.publish_time_us:
+            assert (index.position_of_time(frame.publish_time_us) or 0) <= position

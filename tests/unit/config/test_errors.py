@@ -116,6 +116,11 @@ def test_doors_may_all_take_free_ports_or_be_shut(tmp_path: Path) -> None:
     assert load_settings(None, {**flags, "data_dir": tmp_path}, {}).server.danube_port == -1
 
 
+def test_the_port_of_a_door_that_does_not_exist_yet_takes_no_port_from_the_others(tmp_path: Path) -> None:
+    settings = load_settings(None, {"server.http_port": 6650, "data_dir": tmp_path}, {})
+    assert settings.server.http_port == settings.server.danube_port
+
+
 def test_an_undefined_variable_hides_no_other_problem_and_adds_none(problems: Problems) -> None:
     found = problems("catalog: {type: rest, uri: '${CATALOG}'}\nlog: {level: loud}")
     assert len(found) == 2

@@ -1,6 +1,6 @@
 import pytest
 
-from icestream.model.callers import EVERYTHING, Caller, Callers
+from icestream.model.callers import FULL_ACCESS, Caller, Callers
 from icestream.model.errors import InvalidNameError, PermissionDeniedError, UnauthenticatedError
 
 ACME, ACME_2, ROOT = "acme-token-1", "acme-token-2", "root-token-1"
@@ -34,17 +34,17 @@ class TestCaller:
             Caller("acme").check_topic("../x", operation="test")
 
     def test_one_who_may_do_everything(self) -> None:
-        assert EVERYTHING.may("anything")
-        assert EVERYTHING.check_topic("events", operation="test") == ("default", "events")
-        EVERYTHING.check_everything(operation="test")
+        assert FULL_ACCESS.may("anything")
+        assert FULL_ACCESS.check_topic("events", operation="test") == ("default", "events")
+        FULL_ACCESS.check_everything(operation="test")
 
 
 class TestCallers:
     def test_a_token_is_its_namespaces(self, callers: Callers) -> None:
         assert identify(callers, f"Bearer {ACME}") == identify(callers, f"bearer  {ACME_2} ") == Caller("acme")
-        assert identify(callers, f"Bearer {ROOT}") == EVERYTHING
+        assert identify(callers, f"Bearer {ROOT}") == FULL_ACCESS
         assert callers.namespaces == {"acme"}
-        assert not callers.are_all
+        assert not callers.has_no_authentication
 
     @pytest.mark.parametrize(
         "header",
@@ -57,9 +57,9 @@ class TestCallers:
 
     def test_without_tokens_everybody_may_do_everything(self) -> None:
         nobody_asked = Callers()
-        assert nobody_asked.are_all
+        assert nobody_asked.has_no_authentication
         for header in (None, "", "Bearer whatever", "Basic x"):
-            assert identify(nobody_asked, header) == EVERYTHING
+            assert identify(nobody_asked, header) == FULL_ACCESS
 
     def test_tokens_are_not_kept(self, callers: Callers) -> None:
         assert ACME not in repr(vars(callers))

@@ -36,6 +36,11 @@ def test_a_wrong_field_is_named_with_what_was_given_and_what_is_allowed(kind: An
     assert says in str(caught.value)
 
 
+def test_a_key_that_is_there_twice_is_refused_like_any_other_wrong_field() -> None:
+    with pytest.raises(InvalidRequestError, match=r"sort_by\.1 must be str"):
+        parse(b'{"topic": "a", "sort_by": ["x", 1], "sort_by": []}', admin.CreateTopic, operation="test")
+
+
 @pytest.mark.parametrize("text", [b"{", b"\xff", b'{"topic": "a"} {}', b'{"topic": 1, ', b'{"a":' * 100_000])
 def test_bytes_that_are_not_json_are_refused(text: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="not JSON"):

@@ -17,3 +17,18 @@ def test_the_first_value_of_a_repeated_key_counts() -> None:
     assert with_unique_keys(maps.slice(1, 2)).to_pylist() == [None, [("a", "1"), ("b", "2")]]
     last = maps.slice(3)
     assert with_unique_keys(last) is last
+
+
+def test_maps_in_structs_and_lists_have_unique_keys_too() -> None:
+    twice, once = [("a", "1"), ("a", "2")], [("a", "1")]
+    nested = pa.struct([pa.field("number", pa.int64()), pa.field("tags", pa.list_(KIND))])
+    rows = [None, {"number": 1, "tags": [twice, None]}, {"number": 2, "tags": None}, {"number": 3, "tags": [once]}]
+    expected = [None, {"number": 1, "tags": [once, None]}, *rows[2:]]
+    values = pa.array(rows, nested)
+    found = with_unique_keys(values)
+    assert found.type.equals(nested)
+    found.validate(full=True)
+    assert found.to_pylist() == expected
+    assert with_unique_keys(values.slice(1, 2)).to_pylist() == expected[1:3]
+    sound = values.slice(2)
+    assert with_unique_keys(sound) is sound

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.reading import TOPIC, Stage, pairs, rest_of
 
-from icestream.model.callers import EVERYTHING
+from icestream.model.callers import FULL_ACCESS
 from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import encode_schema
 from icestream.model.offsets import OffsetRanges, StartPosition
@@ -247,7 +247,7 @@ def test_what_a_repair_gave_up_is_passed_over_in_the_table_too(stage: Stage) -> 
     assert found == [message for message in messages[:pruned] if message[0] not in lost]
     reader.close()
     ticket = ReadTicket(topic=TOPIC, start=0, end=pruned)
-    chunks = list(ReadStream(stage.storage, ticket, EVERYTHING, lambda: False).chunks(BrokerMetrics(stage.storage)))
+    chunks = list(ReadStream(stage.storage, ticket, FULL_ACCESS, lambda: False).chunks(BrokerMetrics(stage.storage)))
     losses = [json.loads(chunk[1].to_pybytes())["lost"] for chunk in chunks if isinstance(chunk, tuple)]
     assert losses == [1, 2, 1]
 

@@ -6,7 +6,7 @@ import pytest
 
 from icestream.config import load_settings
 from icestream.model.enums import AckLevel
-from icestream.model.errors import InvalidRequestError
+from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.messages import message_batch
 from icestream.storage import IcebergStorage
 from icestream.storage.publishing import PublishItem
@@ -49,3 +49,15 @@ def test_a_callback_that_raises_keeps_no_other_of_a_request_from_its_acknowledge
             topic, [PublishItem(message_batch([b"a"]), count) for _ in range(3)], level=level, inline=True
         )
     assert calls == [1, 1, 1]
+
+
+def test_batches_of_one_request_are_told_that_their_topic_was_deleted(tmp_path: Path) -> None:
+    refused: list[Append] = []
+    with storage(tmp_path) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"a"]))
+        store.topics.delete("default/events")
+        items = [PublishItem(message_batch([b"b"]), refused.append) for _ in range(2)]
+        store.publishing.submit_all(topic, items, level=AckLevel.DISK, inline=True)
+        assert store.budget.used_bytes == 0
+    assert [type(append.error) for append in refused] == [TopicNotFoundError, TopicNotFoundError]

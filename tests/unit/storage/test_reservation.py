@@ -125,6 +125,47 @@ def test_without_uploads_a_log_is_opened_only_where_it_can_be_reserved(
     assert objects.objects
 
 
+def test_without_uploads_a_log_that_another_broker_took_over_stores_nothing_more(
+    tmp_path: Path, objects: FragileStore
+) -> None:
+    with storage(tmp_path) as store:
+        stream_id = store.topics.create(TOPIC).record.stream_id
+        publish(store, 3)
+    with storage(tmp_path, **OFF[0]) as store:
+        log = store.topic(TOPIC).log
+        with open_metadata_store(sqlite_path=tmp_path / "metadata.db") as metadata:
+            registry = MetadataRegistry(metadata, TopicName.parse(TOPIC), stream_id)
+            head = registry.head()
+            assert head is not None
+            registry.claim(replace(head, epoch=2))
+        log.offset_limit = 100  # less than half a step: the next commit renews the reservation
+        publish(store, 1)
+        wait_until(lambda: log.taken_over is not None)
+        with pytest.raises(StaleEpochError, match="another broker owns the topic now"):
+            publish(store, 1)
+    assert objects.objects
+
+
+def test_a_reservation_whose_thread_cannot_start_is_renewed_with_a_later_commit(
+    tmp_path: Path, objects: FragileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with storage(tmp_path) as store:
+        store.topics.create(TOPIC)
+        publish(store, 3)
+    with storage(tmp_path, **OFF[0]) as store:
+        log = store.topic(TOPIC).log
+        log.offset_limit = 100
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            assert publish(store, 1) == range(3, 4)
+        assert publish(store, 1) == range(4, 5)
+        wait_until(lambda: log.offset_limit == 5 + STEP)
+    assert objects.objects
+
+
 def test_a_topic_that_was_never_uploaded_is_not_limited(tmp_path: Path, objects: FragileStore) -> None:
     with storage(tmp_path, **OFF[0]) as store:
         store.topics.create(TOPIC)
@@ -254,14 +295,14 @@ def test_a_recovery_gives_up_what_was_reserved_while_it_began(
     disaster.strike(store, keep_metadata=True)
     claim = MetadataRegistry.claim
 
-    def late(registry: MetadataRegistry, head: UploadHead, *, new_owner_of: int) -> UploadHead:
+    def late(registry: MetadataRegistry, head: UploadHead, *, record_revision: int) -> UploadHead:
         """The owner of the past renews between the look at the head and the claim."""
         monkeypatch.setattr(MetadataRegistry, "claim", claim)
         owner = MetadataRegistry(registry._metadata, TopicName.parse(TOPIC), head.stream_id)
         known = owner.head()
         assert known is not None
         owner.update(replace(owner.claim(known), reserved_end=5 * STEP))
-        return claim(registry, head, new_owner_of=new_owner_of)
+        return claim(registry, head, record_revision=record_revision)
 
     with storage(tmp_path) as again:
         monkeypatch.setattr(MetadataRegistry, "claim", late)

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
+from tests.cloud_objects import FragileStore
 
+from icestream.cloud import topic_prefix
 from icestream.config import load_settings
+from icestream.metadata import keys, open_metadata_store
 from icestream.model.errors import (
+    DamagedError,
     DirectoryInUseError,
     InvalidMessageError,
     InvalidRequestError,
@@ -18,8 +23,11 @@ from icestream.model.errors import (
     UnavailableError,
 )
 from icestream.model.messages import message_batch
-from icestream.storage import IcebergStorage, StartPosition
+from icestream.model.names import TopicName
+from icestream.storage import IcebergStorage, StartPosition, Topic
 from icestream.storage.topics import Topics
+from icestream.subscription import Subscriptions
+from icestream.wal import LocalFiles
 
 
 def storage(path: Path, **overrides: object) -> IcebergStorage:
@@ -191,3 +199,125 @@ def test_a_retention_of_zero_takes_the_limit_away(tmp_path: Path) -> None:
     with storage(tmp_path) as store:
         store.topics.create("default/events", retention_mb=5)
         assert store.topics.update("default/events", {"retention_mb": 0}).describe().retention_mb is None
+
+
+def test_what_is_not_a_log_in_the_data_directory_does_not_stop_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with storage(tmp_path) as store:
+        store.publish(store.topics.create("default/events"), message_batch([b"x"]))
+    (tmp_path / "wal" / "notes.txt").write_text("a stray file")
+    (tmp_path / "wal" / "default" / "notes.txt").write_text("another one")
+    (tmp_path / "wal" / "lost+found").mkdir()
+    names = LocalFiles.names
+
+    def refuse(files: LocalFiles, directory: Path) -> list[str]:
+        if directory.name == "lost+found":
+            raise PermissionError(13, "Permission denied")
+        return names(files, directory)
+
+    monkeypatch.setattr(LocalFiles, "names", refuse)
+    with capture_logs() as events, storage(tmp_path) as store:
+        assert [str(topic.name) for topic in store.topics.find()] == ["default/events"]
+        assert payloads(store, "default/events") == [b"x"]
+    ignored = {Path(event["path"]).name for event in events if event["event"] == "log_directory_ignored"}
+    assert ignored == {"notes.txt", "lost+found"}
+
+
+@pytest.mark.parametrize("harm", ["stream.json", "record"])
+def test_a_topic_that_cannot_be_read_does_not_stop_the_start_and_keeps_its_name(tmp_path: Path, harm: str) -> None:
+    with storage(tmp_path) as store:
+        for name in ("default/good", "default/bad"):
+            store.publish(store.topics.create(name), message_batch([b"x"]))
+    with open_metadata_store(sqlite_path=tmp_path / "metadata.db") as metadata:
+        key = keys.topic(TopicName("default", "bad"))
+        if harm == "record":
+            metadata.put(key, b"garbage")
+        else:
+            metadata.delete(key)
+            (tmp_path / "wal/default/bad/stream.json").write_text("garbage")
+    with storage(tmp_path) as store:
+        assert payloads(store, "default/good") == [b"x"]
+        with pytest.raises(DamagedError):
+            store.topic("default/bad", create=True)
+        with pytest.raises(DamagedError):
+            store.topics.create("default/bad")
+
+
+def test_files_that_cannot_be_removed_do_not_stop_the_start_and_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched, storage(tmp_path) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"old"]))
+        patched.setattr(LocalFiles, "remove_tree", refuse)
+        store.topics.delete("default/events")
+        with pytest.raises(TopicExistsError, match="Input/output error"):
+            store.topics.create("default/events")
+    aside = tmp_path / "wal" / ".deleted" / topic.record.stream_id
+    assert aside.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "remove_tree", refuse)
+        with storage(tmp_path) as store:
+            assert store.topics.find() == []
+    with storage(tmp_path) as store:
+        assert not aside.exists()
+        assert store.topics.create("default/events").log.durable_end == 0
+
+
+def test_a_topic_made_again_after_a_delete_that_was_cut_short_has_no_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnavailableError("not now")
+
+    with monkeypatch.context() as cut_short, storage(tmp_path) as store:
+        store.topics.create("default/events")
+        store.subscriptions.open("default/events", "opened")
+        cut_short.setattr(Subscriptions, "delete_topic", refuse)
+        store.topics.delete("default/events")
+    with storage(tmp_path) as store:
+        store.topics.create("default/events")
+        assert store.subscriptions.find() == []
+        assert len(store.subscriptions) == 0
+    with storage(tmp_path) as store:
+        assert len(store.subscriptions) == 0
+
+
+def test_a_create_during_a_delete_is_told_of_the_delete_and_removes_nothing_in_use(
+    tmp_path: Path, objects: FragileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icestream.storage.topics._PATIENCE_SECONDS", 0.01)
+    cloud = {"cloud__backend": "fs", "cloud__root": "/nowhere", "uploader__enabled": True}
+    refused: list[TopicExistsError] = []
+    with storage(tmp_path, **cloud) as store:
+        topic = store.topics.create("default/events")
+        store.publish(topic, message_batch([b"x"]))
+        deleted = store.topics.on_deleted
+
+        def create_meanwhile(topic: Topic) -> None:
+            objects.objects.setdefault(f"{topic_prefix(topic.name)}something", b"")
+            with pytest.raises(TopicExistsError, match="is being deleted") as raised:
+                store.topics.create("default/events")
+            refused.append(raised.value)
+            store.topics.deletions.finish_all()
+            assert (tmp_path / "wal/default/events").exists()
+            deleted(topic)
+
+        store.topics.on_deleted = create_meanwhile
+        store.topics.delete("default/events")
+        store.topics.deletions.finish_all()
+        assert not (tmp_path / "wal/default/events").exists()
+    assert len(refused) == 1
+
+
+def test_a_copy_of_a_logs_directory_does_not_replace_the_topics_record(tmp_path: Path) -> None:
+    with storage(tmp_path) as store:
+        store.publish(store.topics.create("default/events", retention_minutes=5), message_batch([b"x"]))
+    shutil.copytree(tmp_path / "wal/default/events", tmp_path / "wal/default/events.bak")
+    with storage(tmp_path) as store:
+        [topic] = store.topics.find()
+        assert (str(topic.name), topic.record.retention_minutes) == ("default/events", 5)

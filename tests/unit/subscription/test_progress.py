@@ -11,6 +11,7 @@ from tests.unit.subscription.engine import TOPIC, ListTopic, Site, ack, drain, r
 from icestream.metadata import MemoryMetadataStore, keys
 from icestream.model.errors import (
     ConflictError,
+    DamagedError,
     LimitReachedError,
     SubscriptionBusyError,
     SubscriptionNotFoundError,
@@ -309,3 +310,20 @@ def test_random_acknowledgements_leave_exactly_the_rest() -> None:
     site.restart()
     left = drain(site.subscriptions.get(TOPIC, "sub").connect("b"))
     assert left == [offset for offset in range(5_000) if offset not in done]
+
+
+def test_an_unreadable_record_ends_its_subscription_and_the_progress_of_others_is_written() -> None:
+    site = filled(3)
+    others = [site.open("shared", name=name) for name in ("a", "b")]
+    for subscription in (broken := site.open("shared", name="broken"), *others):
+        consumer = subscription.connect("consumer")
+        ack(consumer, drain(consumer))
+    site.metadata.put(keys.subscription_progress("broken", TOPIC), b"garbage")
+    site.subscriptions.flush()
+    assert broken.ended
+    for name in ("a", "b"):
+        entry = site.metadata.get(keys.subscription_progress(name, TOPIC))
+        assert entry is not None
+        assert json.loads(entry.value)["progress"]["floor"] == 3
+    with pytest.raises(DamagedError, match="cannot be read"):
+        site.subscriptions.get(TOPIC, "broken")

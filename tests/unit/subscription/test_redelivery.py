@@ -195,3 +195,25 @@ def test_a_message_that_a_repair_gave_up_is_passed_over() -> None:
     assert subscription.stats().floor_offset == 10
     fresh = site.open(name="fresh").connect("b")
     assert drain(fresh) == [0, 1, 2, 5, 6, 7, 8, 9]
+
+
+def test_without_a_dead_letter_topic_a_dead_message_is_delivered_again_and_not_acknowledged() -> None:
+    site = Site()
+    one_each(site, 2)
+    subscription = site.open(max_redeliveries=0, nack_delay_ms=0)
+    consumer = subscription.connect("a")
+    assert drain(consumer) == [0, 1]
+    site.dead_letter_fault = UnavailableError("no disk")
+    consumer.nack([(0, 2)])
+    site.subscriptions.tick()
+    assert drain(consumer) == []
+    dead = subscription.dead_offsets()
+    assert dead.tolist() == [0, 1]
+    site.open(max_redeliveries=None, nack_delay_ms=0)
+    # As if the thread had looked for dead messages just before the options changed.
+    site.subscriptions._services.dead_letters._move(subscription, dead)
+    assert drain(consumer) == [0, 1]
+    assert subscription.stats().floor_offset == 0
+    consumer.nack([(0, 2)])
+    ack(consumer, drain(consumer))
+    assert (subscription.stats().floor_offset, site.dead) == (2, [])

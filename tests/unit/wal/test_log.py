@@ -1,13 +1,17 @@
+import errno
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.wal.conftest import batch, bodies
+from tests.unit.wal.conftest import STREAM, batch, bodies
 
 from icestream.model.enums import SyncMode
 from icestream.model.errors import ClosedError, LogUnavailableError, SequenceError, UnavailableError
-from icestream.wal import Log, LogReader, LogState, offset_at_time
+from icestream.wal import LocalFiles, Log, LogContext, LogReader, LogState, offset_at_time
+from icestream.wal.files import LocalFile
+from icestream.wal.records import load_checkpoint
 from icestream.wal.segment import INDEX_SUFFIX, PRODUCERS_SUFFIX, segment_path
 
 OpenLog = Callable[..., Log]
@@ -271,3 +275,39 @@ def test_a_batch_that_meets_a_log_while_it_is_reopened_may_be_sent_again(
         log.append(batch("x"))
     assert raised.value.retryable
     assert log.append(batch("x")).base_offset == 0
+
+
+@pytest.mark.parametrize("state", ["new", "torn", "sealed"])
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(
+    open_log: OpenLog, directory: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    datasync = LocalFile.datasync
+
+    def fail(file: LocalFile) -> None:
+        if file.path.suffix == ".log":
+            raise OSError(errno.EIO, "Input/output error")
+        datasync(file)
+
+    log = open_log()
+    if state != "new":
+        log.append(batch("one"))
+    log.close()
+    active = segment_path(directory, 0)
+    if state == "new":
+        active.unlink()
+        (directory / "checkpoint.json").unlink()
+    elif state == "torn":
+        active.write_bytes(active.read_bytes() + b"torn")
+    else:
+        log = open_log()
+        log.rotate_past(1)
+        log.close()
+        segment_path(directory, 1).unlink()
+        checkpoint = load_checkpoint(LocalFiles(), directory)
+        replace(checkpoint, segment_number=0, base_offset=0).save(LocalFiles(), directory)
+    files = LocalFiles()
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFile, "datasync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            Log.create(LogContext(files), directory, STREAM)
+    assert files.open_count == 0

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.unit.wal.conftest import batch, bodies
@@ -8,7 +9,7 @@ from tests.unit.wal.conftest import batch, bodies
 from icestream.model.errors import DamagedError
 from icestream.wal import LocalFiles, Log
 from icestream.wal.inspect import inspect_directory
-from icestream.wal.records import load_stream
+from icestream.wal.records import load_checkpoint, load_stream
 from icestream.wal.repair import repair_directory
 from icestream.wal.segment import segment_path
 
@@ -112,3 +113,42 @@ def test_a_rebuilt_identity_has_the_epoch_of_the_newest_frame(open_log: OpenLog,
     log = open_log()
     assert len(bodies(log)) == 5
     assert log.append(batch("next")).base_offset == 5
+
+
+def test_inspecting_passes_over_segments_that_an_interrupted_prune_left(open_log: OpenLog, directory: Path) -> None:
+    fill(open_log(max_file_bytes=4096))
+    bases = [segment.base_offset for segment in inspect_directory(LocalFiles(), directory).segments]
+    checkpoint = load_checkpoint(LocalFiles(), directory)
+    replace(checkpoint, start_offset=bases[1]).save(LocalFiles(), directory)
+    report = inspect_directory(LocalFiles(), directory)
+    assert report.problems == []
+    assert [segment.base_offset for segment in report.segments] == bases[1:]
+
+
+def test_inspecting_finds_the_segment_of_another_log(open_log: OpenLog, directory: Path) -> None:
+    fill(open_log(max_file_bytes=4096))
+    stream = load_stream(LocalFiles(), directory)
+    replace(stream, stream_id=UUID(int=8)).save(LocalFiles(), directory)
+    report = inspect_directory(LocalFiles(), directory)
+    assert [problem.reason for problem in report.problems] == [
+        "the segment's header is not that of this log" for _ in report.segments
+    ]
+    with pytest.raises(DamagedError, match="not that of this log"):
+        open_log()
+
+
+def test_producers_are_recognised_after_a_repair_though_older_segments_were_pruned(
+    open_log: OpenLog, directory: Path
+) -> None:
+    log = open_log(max_file_bytes=4096)
+    sent = log.append(batch("once", producer="p"))
+    for number in range(30):
+        log.append(batch(f"message {number:04d} " + "x" * 300))
+    log.prune(log.durable_end)
+    start = log.start_offset
+    assert start > 0
+    log.close()
+    flip(segment_path(directory, start), 300)
+    assert repair_directory(LocalFiles(), directory).lost == [(start, start + 1)]
+    again = open_log(max_file_bytes=4096).append(batch("once", producer="p"))
+    assert (again.duplicate, again.base_offset) == (True, sent.base_offset)

@@ -9,7 +9,6 @@ import click
 from icestream.model.errors import InvalidNameError, TopicNotFoundError
 from icestream.model.names import TopicName, check_part
 
-TRACE_ID_BYTES = 16
 _TRACE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII)
 

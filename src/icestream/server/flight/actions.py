@@ -14,7 +14,8 @@ from icestream.model.offsets import StartPosition
 from icestream.protocol import admin, pipeline, subscribe
 from icestream.protocol.parsing import given, parse
 from icestream.protocol.socket import SocketAddress
-from icestream.server.access import ACTIONS, Access, open_subscription, subscription_stats, topics_of
+from icestream.server.access import ACTIONS, Access
+from icestream.server.calls import broker_stats, create_topic, open_subscription, subscription_stats, topics_of
 from icestream.storage import (
     IcebergStorage,
     PipelineFigures,
@@ -109,8 +110,8 @@ class Actions:
         action = self._actions.get(name)
         if action is None:
             raise InvalidRequestError(f"there is no action {name!r:.80}", remedy=f"use {', '.join(self._actions)}")
-        access = ACTIONS.get(name, Access.EVERYTHING)
-        if access is Access.EVERYTHING:
+        access = ACTIONS.get(name, Access.FULL)
+        if access is Access.FULL:
             caller.check_everything(operation=name)
         try:
             request = parse(body, action.request, operation=name)
@@ -274,32 +275,6 @@ def _topic_in(body: bytes) -> str | None:
         return msgspec.json.decode(body, type=_AnyTopic).topic
     except (msgspec.DecodeError, RecursionError):
         return None
-
-
-def create_topic(storage: IcebergStorage, request: admin.CreateTopic, *, if_not_exists: bool) -> admin.TopicDescription:
-    """Create the topic that a request describes, and describe it."""
-    attributes = {name: getattr(request, name) for name in admin.TopicAttributes.__struct_fields__}
-    encoded = attributes.pop("encoded_schema")
-    attributes["ack"] = request.ack or storage.settings.topics.default_ack
-    topic = storage.topics.create(
-        request.topic,
-        schema=topic_schema(encoded) if encoded is not None else None,
-        if_not_exists=if_not_exists,
-        **attributes,
-    )
-    return topic.describe()
-
-
-def broker_stats(storage: IcebergStorage, version: str, topics: int) -> admin.BrokerStats:
-    return admin.BrokerStats(
-        version=version,
-        topics=topics,
-        cache_bytes=storage.cache.nbytes,
-        open_files=storage.files.open_count,
-        in_flight_bytes=storage.budget.used_bytes,
-        disk_free_bytes=storage.disk.free_bytes,
-        disk_full=storage.disk.is_full,
-    )
 
 
 def open_requested(

@@ -12,7 +12,7 @@ import structlog
 from pyarrow import flight
 
 from icestream.client import SERVER, poll_directly
-from icestream.model.callers import EVERYTHING, Caller, Callers
+from icestream.model.callers import FULL_ACCESS, Caller, Callers
 from icestream.model.errors import (
     IcestreamError,
     InvalidMessageError,
@@ -26,13 +26,15 @@ from icestream.model.names import url_host
 from icestream.protocol.read import FramesTicket, QueryTicket, parse_ticket
 from icestream.protocol.socket import SocketAddress
 from icestream.query import BrokerTopics, QueryEngine
-from icestream.server.access import VERBS, Access, callers_of, topics_of
+from icestream.server.access import VERBS, Access, callers_of
+from icestream.server.calls import topics_of
 from icestream.server.flight.actions import Actions
 from icestream.server.flight.publish_stream import PublishStream
 from icestream.server.flight.read_stream import FrameStream, QueryStream, ReadStream
 from icestream.server.flight.subscribe_stream import SubscribeStreams
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
+from icestream.wal import Log
 
 # Errors as Flight statuses: the error object is the status' extra information.
 
@@ -96,7 +98,7 @@ class _Authorization(flight.ServerMiddlewareFactory):
         authorization = given[0] if len(given) == 1 and isinstance(given[0], str) else None
         try:
             caller = self._callers.identify(authorization, operation=_OPERATION)
-            if VERBS.get(info.method, Access.EVERYTHING) is Access.EVERYTHING:
+            if VERBS.get(info.method, Access.FULL) is Access.FULL:
                 caller.check_everything(operation=info.method.name.lower())
         except IcestreamError as error:
             raise to_flight_error(error) from None
@@ -105,13 +107,13 @@ class _Authorization(flight.ServerMiddlewareFactory):
 
 def middleware_for(callers: Callers) -> dict[str, flight.ServerMiddlewareFactory]:
     """Return the middleware of a Flight server; none if the broker has no tokens."""
-    return {} if callers.are_all else {_KEY: _Authorization(callers)}
+    return {} if callers.has_no_authentication else {_KEY: _Authorization(callers)}
 
 
 def caller_of(context: flight.ServerCallContext, callers: Callers) -> Caller:
     """Return the caller of a call."""
-    if callers.are_all:
-        return EVERYTHING
+    if callers.has_no_authentication:
+        return FULL_ACCESS
     caller: Caller = context.get_middleware(_KEY).caller
     return caller
 
@@ -234,7 +236,8 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("list"):
             prefix = criteria.decode(errors="replace") if criteria else ""
             for topic in topics_of(self._storage, self._caller(context), prefix):
-                yield self._flight_info(topic)
+                # No log is opened, so a damaged topic cannot hide the others, and a listing stays cheap.
+                yield _flight_info(topic, topic.opened_log)
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
@@ -242,18 +245,8 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("describe"):
             path = "/".join(part.decode(errors="replace") for part in descriptor.path or [])
             name = self._caller(context).check_topic(path, operation="describe")
-            return self._flight_info(self._storage.topic(name))
-
-    def _flight_info(self, topic: Topic) -> flight.FlightInfo:
-        log = topic.log
-        ticket = flight.Ticket(json.dumps({"topic": str(topic.name)}))
-        return flight.FlightInfo(
-            topic.stream_schema,
-            flight.FlightDescriptor.for_path(*topic.name),
-            [flight.FlightEndpoint(ticket, [])],
-            log.durable_end - log.start_offset,
-            log.nbytes,
-        )
+            topic = self._storage.topic(name)
+            return _flight_info(topic, topic.log)
 
     # Administration
 
@@ -272,6 +265,21 @@ class FlightDoor(flight.FlightServerBase):
         """End open reads and subscriptions now, and open publishes at their next batch."""
         self._stopping.set()
         self._subscribers.stop()
+
+
+_UNKNOWN = -1
+"""Flight's word for a count that a server does not tell."""
+
+
+def _flight_info(topic: Topic, log: Log | None) -> flight.FlightInfo:
+    ticket = flight.Ticket(json.dumps({"topic": str(topic.name)}))
+    return flight.FlightInfo(
+        topic.stream_schema,
+        flight.FlightDescriptor.for_path(*topic.name),
+        [flight.FlightEndpoint(ticket, [])],
+        _UNKNOWN if log is None else log.durable_end - log.start_offset,
+        _UNKNOWN if log is None else log.nbytes,
+    )
 
 
 def _chunks(reader: Any) -> Iterator[Any]:

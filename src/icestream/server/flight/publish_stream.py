@@ -80,10 +80,10 @@ class PublishStream:
             else:
                 self._publish_parts(request, request.parts, batch)
         except IcestreamError as error:
-            if request is not None and request.parts:
-                self._refuse_parts(request.parts, error)
-            else:
-                self._refuse(number, error)
+            self._refuse_all(request, number, error)
+        except Exception as error:  # noqa: BLE001 - the client waits for an outcome, whatever the error is
+            _log.exception("publish_failed", topic=None if request is None else request.topic)
+            self._refuse_all(request, number, IcestreamError(f"internal error: {error!r}", operation=_OPERATION))
 
     def finish(self, is_gone: Callable[[], bool]) -> None:
         """Return once everything is acknowledged, or the client is gone. Called when the client sends no more."""
@@ -150,6 +150,12 @@ class PublishStream:
         self._metrics.published(count, append.nbytes, perf_counter() - started)
         if append.duplicate:
             self._metrics.duplicate()
+
+    def _refuse_all(self, request: PublishRequest | None, number: int, error: IcestreamError) -> None:
+        if request is not None and request.parts:
+            self._refuse_parts(request.parts, error)
+        else:
+            self._refuse(number, error)
 
     def _refuse_parts(self, parts: list[PublishPart], error: IcestreamError) -> None:
         """Refuse what several producers sent together, before any of it is accepted."""
@@ -274,7 +280,7 @@ class AckWriter:
         if self._broken:
             return
         try:
-            self._writer.write(pa.py_buffer(_encode(ack)))
+            self._write_ack(_encode(ack))
         except (pa.ArrowException, OSError) as error:
             self._broken = True  # the client is gone; it sends again what was not acknowledged, and is recognised
             _log.debug("publish_ack_not_delivered", error=str(error))

@@ -101,9 +101,8 @@ class SubscribeStreams:
         key = (caller, request.instance or object())  # a caller can end only its own streams by name
         with self._lock:
             earlier = self._open.get(key)
-        if (
-            earlier is not None
-        ):  # the same client on a new connection; the broker has not noticed yet that the old one is broken
+        if earlier is not None:
+            # The same client on a new connection: the broker has not noticed yet that the old one is broken.
             earlier.stop(ClosedError("the consumer has connected again", operation=_OPERATION))
         stream = SubscribeStream(self._storage, self._metrics, request, writer, caller)
         with self._lock:
@@ -181,24 +180,18 @@ class SubscribeStream:
 
     def _apply(self, control: ConsumerControl) -> None:
         session = self._session
-        try:
-            session.touch()
-            with session.fairness_lock:
-                self._apply_to(session, control)
-        except ClosedError:
-            pass  # the delivering thread says why; the client is about to end its side
-
-    def _apply_to(self, session: ConsumerSession, control: ConsumerControl) -> None:
-        if control.ack:
-            session.ack(control.ack)
-        if control.ack_cumulative is not None:
-            session.ack_cumulative(control.ack_cumulative)
-        if control.nack:
-            session.nack(control.nack, control.delay_ms)
-        if control.grant is not None:
-            session.grant(*control.grant)
-        if control.flush is not None:
-            self._flushes.want(control.flush)
+        session.touch()
+        with session.fairness_lock:
+            if control.ack:
+                session.ack(control.ack)
+            if control.ack_cumulative is not None:
+                session.ack_cumulative(control.ack_cumulative)
+            if control.nack:
+                session.nack(control.nack, control.delay_ms)
+            if control.grant is not None:
+                session.grant(*control.grant)
+            if control.flush is not None:
+                self._flushes.want(control.flush)
 
     # ---- what goes out
 

@@ -308,7 +308,7 @@ def _redirect_uvicorn_logs() -> None:
 _COUNTED = frozenset({"http", "websocket"})
 _ANSWERS = frozenset({"http.response.start", "websocket.http.response.start"})
 _ALWAYS_OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""What tells an overloaded broker from a dead one must not be refused with the rest."""
+"""Never refused: monitoring needs these to distinguish overload from a dead broker."""
 
 
 class RequestLimit:

@@ -16,7 +16,16 @@ from starlette.responses import Response
 
 from icestream.model.enums import AckLevel
 from icestream.model.errors import ClosedError, IcestreamError, InvalidMessageError, InvalidRequestError
-from icestream.model.messages import MESSAGE_SCHEMA, Message, end_offset, message_batch, messages_of, slice_from
+from icestream.model.messages import (
+    MESSAGE_SCHEMA,
+    STREAM_SCHEMA,
+    Message,
+    end_offset,
+    message_batch,
+    messages_of,
+    slice_from,
+)
+from icestream.model.names import TopicName
 from icestream.model.offsets import StartPosition
 from icestream.server.http.errors import NotAcceptableError, json_response
 from icestream.server.http.models import NewMessage, PublishBody, PublishQuery, PublishReceipt, ReadMessages, ReadQuery
@@ -146,7 +155,10 @@ Ends: TypeAlias = Sequence["asyncio.Future[Any]"]
 
 @contextlib.asynccontextmanager
 async def ends_of(request: Request, closing: asyncio.Event) -> AsyncIterator[Ends]:
-    """The caller hangs up (the first of them), or the door closes. The request's body must have been read."""
+    """Yield two tasks: the first ends when the client disconnects, the second when the door closes.
+
+    The request's body must have been read.
+    """
     ends = [asyncio.create_task(_gone(request)), asyncio.create_task(_set(closing))]
     try:
         yield ends
@@ -246,9 +258,12 @@ def _either(text: str | None, encoded: str | None, name: str, index: int) -> byt
         raise InvalidMessageError(f"messages.{index}.{name}_base64: {error}", operation=_OPERATION) from None
 
 
+_STREAM_COLUMNS = STREAM_SCHEMA.names
 MESSAGES_PATH = f"{TOPIC_PATH}/messages"
 NEXT_OFFSET_HEADER = "Icestream-Next-Offset"
 DURABLE_END_HEADER = "Icestream-Durable-End"
+_CLIENT_GONE = 499
+"""What nginx calls a request whose client did not wait for the response."""
 
 
 class MessagesApi:
@@ -301,10 +316,13 @@ class MessagesApi:
     async def publish(self, request: Request) -> Response:
         started = perf_counter()
         try:
-            append, batch, snapshot_id = await self._publish(request)
+            published = await self._publish(request)
         except IcestreamError as error:
             self._metrics.refused(error.code)
             raise
+        if published is None:
+            return Response(status_code=_CLIENT_GONE)  # nobody reads it
+        append, batch, snapshot_id = published
         if append.duplicate:
             self._metrics.duplicate()
         self._metrics.published(batch.num_rows, batch.nbytes, perf_counter() - started)
@@ -318,8 +336,11 @@ class MessagesApi:
             )
         )
 
-    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch, int | None]:
-        """What was appended, and a snapshot that holds it where the acknowledgement is the table's."""
+    async def _publish(self, request: Request) -> tuple[Append, pa.RecordBatch, int | None] | None:
+        """What was appended, and a snapshot that holds it where the acknowledgement is the table's.
+
+        None if the client has disconnected before its messages were in the table.
+        """
         name = topic_name(request)
         batch, options = await self._received(request)
         producer, sequence = check_producer_given(options.producer, options.sequence)
@@ -335,6 +356,12 @@ class MessagesApi:
             return topic, level
 
         topic, level = await run_in_threadpool(submit)
+        if level is AckLevel.TABLE:
+            # The table may be far behind. A request whose client is gone must not hold its place until then.
+            async with ends_of(request, self._closing) as (disconnected, _):
+                await asyncio.wait([acknowledged, disconnected], return_when=asyncio.FIRST_COMPLETED)
+            if not acknowledged.done():
+                return None
         append = await acknowledged
         if append.error is not None:
             raise append.error
@@ -364,7 +391,7 @@ class MessagesApi:
         def begin() -> tuple[Topic, int]:
             topic = self._storage.topic(name)
             if not as_arrow:
-                check_topic_has_json(topic, operation="read")
+                check_has_json(topic.stream_schema, topic.name, operation="read")
             return topic, topic.start_offset_of(start)
 
         topic, offset = await run_in_threadpool(begin)
@@ -407,12 +434,13 @@ def _resolve(acknowledged: "asyncio.Future[Append]") -> Callable[[Append], None]
     return acknowledge
 
 
-def check_topic_has_json(topic: Topic, *, operation: str) -> None:
-    if topic.record.encoded_schema is not None:
+def check_has_json(schema: pa.Schema, topic: TopicName, *, operation: str) -> None:
+    """Raise unless batches of this schema are messages, which have a JSON form. Deliveries have one column more."""
+    if schema.names[: len(_STREAM_COLUMNS)] != _STREAM_COLUMNS:
         raise NotAcceptableError(
             "the topic has columns of its own, which have no JSON form here",
             operation=operation,
-            place=str(topic.name),
+            place=str(topic),
             remedy=f"ask with Accept: {ARROW_STREAM}",
         )
 

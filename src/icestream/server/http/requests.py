@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from icestream.model.callers import EVERYTHING, Caller, Callers
+from icestream.model.callers import FULL_ACCESS, Caller, Callers
 from icestream.model.errors import InvalidMessageError, InvalidRequestError, TooLargeError
 from icestream.protocol.parsing import convert, parse_unbounded
 from icestream.server.access import OPERATIONS, Access
@@ -260,14 +260,14 @@ def write_stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
 
 def admit(connection: HTTPConnection, callers: Callers, operation: str) -> None:
     """Note the caller; raise unless it may do this with the topic in the path."""
-    access = OPERATIONS.get(operation, Access.EVERYTHING)
-    if access is Access.OPEN or callers.are_all:
-        connection.state.caller = EVERYTHING
+    access = OPERATIONS.get(operation, Access.FULL)
+    if access is Access.OPEN or callers.has_no_authentication:
+        connection.state.caller = FULL_ACCESS
         return
     given = connection.headers.getlist("authorization")
     # Which one of several would count is nothing to guess at.
     caller = callers.identify(given[0] if len(given) == 1 else None, operation=operation)
-    if access is Access.EVERYTHING:
+    if access is Access.FULL:
         caller.check_everything(operation=operation)
     if access is Access.TOPIC:
         caller.check(connection.path_params["namespace"], operation=operation)

@@ -23,7 +23,7 @@ from icestream.model.offsets import StartPosition
 from icestream.server.http.errors import STATUS, NoSuchRouteError, error_response, shorten
 from icestream.server.http.messages import (
     Ends,
-    check_topic_has_json,
+    check_has_json,
     ends_of,
     parse_start,
     range_as_json,
@@ -227,7 +227,7 @@ class EventsApi:
 
         def begin() -> tuple[Topic, int]:
             topic = self._storage.topic(name)
-            check_topic_has_json(topic, operation=_OPERATION)
+            check_has_json(topic.stream_schema, topic.name, operation=_OPERATION)
             return topic, topic.start_offset_of(start)
 
         topic, offset = await run_in_threadpool(begin)

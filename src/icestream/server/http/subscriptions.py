@@ -14,14 +14,23 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from icestream.model.errors import ClosedError, IcestreamError, InvalidRequestError, OverloadedError
-from icestream.model.messages import STREAM_SCHEMA, messages_of
+from icestream.model.messages import messages_of
 from icestream.model.names import check_part
 from icestream.model.offsets import StartPosition, merge_ranges
 from icestream.protocol.parsing import given
 from icestream.protocol.subscribe import SeekResult, SubscriptionDescription, SubscriptionList
-from icestream.server.access import check_dead_letters, open_subscription
-from icestream.server.http.errors import NotAcceptableError, json_response
-from icestream.server.http.messages import Ends, ends_of, message_as_json, parse_start, wait_for, wants_arrow
+from icestream.server.access import check_dead_letters
+from icestream.server.calls import open_subscription
+from icestream.server.http.errors import json_response
+from icestream.server.http.messages import (
+    Ends,
+    check_has_json,
+    ends_of,
+    message_as_json,
+    parse_start,
+    wait_for,
+    wants_arrow,
+)
 from icestream.server.http.models import (
     MAX_READ_BYTES,
     MAX_READ_MESSAGES,
@@ -123,7 +132,7 @@ class SubscriptionsApi:
                 f"{SUBSCRIPTION_PATH}/seek",
                 "seek_subscription",
                 group,
-                "Go on from another place",
+                "Move a subscription to another position",
                 self.seek,
                 {200: ResponseSpec("The offset that the position means.", {JSON: SeekResult})},
                 body={JSON: Seek},
@@ -311,24 +320,11 @@ def _gone(subscription: BrokerSubscription, operation: str) -> ConsumerGoneError
 # Delivered batches as JSON messages.
 
 
-_STREAM_COLUMNS = STREAM_SCHEMA.names
-
-
 def delivered_as_json(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Each message as a plain read gives it, and how often it was sent before."""
     return [
         {**message_as_json(message), "redelivery_count": message.redelivery_count} for message in messages_of(batch)
     ]
-
-
-def check_has_json(subscription: BrokerSubscription, *, operation: str) -> None:
-    if subscription.schema.names[: len(_STREAM_COLUMNS)] != _STREAM_COLUMNS:
-        raise NotAcceptableError(
-            "the topic has columns of its own, which have no JSON form here",
-            operation=operation,
-            place=str(subscription.topic),
-            remedy=f"receive with Accept: {ARROW_STREAM}",
-        )
 
 
 def ranges_of(offsets: list[int], ranges: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
@@ -360,13 +356,13 @@ async def open_for_stream(
         subscription, _ = open_subscription(
             storage, topic, name, changes, start=start, caller=caller, operation=operation
         )
-        check_has_json(subscription, operation=operation)
+        check_has_json(subscription.schema, subscription.topic, operation=operation)
         return subscription
 
     return await run_in_threadpool(run)
 
 
-# Plain requests of a consumer: receive, acknowledge, refuse, leave. Nothing is kept for a consumer between its
+# Plain requests of a consumer: receive, ack, nack, leave. Nothing is kept for a consumer between its
 # requests. If a client hangs up before it gets a response with messages, its consumer is disconnected and the
 # messages are delivered again: the client cannot believe that it has them all.
 
@@ -412,7 +408,7 @@ class ReceivingApi:
                 f"{SUBSCRIPTION_PATH}/ack",
                 "ack",
                 group,
-                "AckBody messages",
+                "Acknowledge messages",
                 self.ack,
                 done,
                 body={JSON: AckBody},
@@ -448,7 +444,7 @@ class ReceivingApi:
         subscription = await self._subscription(request)
         as_arrow = wants_arrow(request)
         if not as_arrow:
-            check_has_json(subscription, operation=operation)
+            check_has_json(subscription.schema, subscription.topic, operation=operation)
         if body.consumer is None:
             kept = await self._consumers.connect(
                 subscription, body.name or "", max_messages=MAX_READ_MESSAGES, max_bytes=MAX_READ_BYTES
@@ -513,7 +509,7 @@ class ReceivingApi:
     async def nack(self, request: Request) -> Response:
         body, kept = await self._named(request, NackBody, operation="nack")
         if not body.offsets and not body.ranges:
-            raise InvalidRequestError("body: nothing is refused", operation="nack", remedy="name offsets")
+            raise InvalidRequestError("body: nothing is nacked", operation="nack", remedy="name offsets")
         ranges = ranges_of(body.offsets, body.ranges)
         with self._consumers.using(kept, operation="nack"):
             await run_in_threadpool(partial(kept.feed.session.nack, ranges, delay_ms=body.delay_ms))

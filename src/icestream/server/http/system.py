@@ -14,8 +14,7 @@ from icestream.model.errors import UnavailableError
 from icestream.model.json_rows import json_rows
 from icestream.protocol.admin import TenantPage, TenantStats
 from icestream.query import Query, QueryEngine
-from icestream.server.access import subscription_stats, topics_of
-from icestream.server.flight.actions import broker_stats
+from icestream.server.calls import broker_stats, subscription_stats, topics_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.messages import ends_of
 from icestream.server.http.models import (
@@ -68,7 +67,7 @@ class SystemApi:
                 "broker",
                 "Whether the process is alive",
                 self.health,
-                {200: ResponseSpec("It is.", {JSON: Health})},
+                {200: ResponseSpec("The process is alive.", {JSON: Health})},
             ),
             HttpOperation(
                 "GET",
@@ -77,7 +76,7 @@ class SystemApi:
                 "broker",
                 "Whether all doors are open",
                 self.readiness,
-                {200: ResponseSpec("They are.", {JSON: Health})},
+                {200: ResponseSpec("All doors are open.", {JSON: Health})},
                 errors=(503,),
             ),
             HttpOperation(

@@ -18,8 +18,7 @@ from icestream.protocol.admin import (
     UpdateTopic,
 )
 from icestream.protocol.parsing import given
-from icestream.server.access import topics_of
-from icestream.server.flight.actions import create_topic
+from icestream.server.calls import create_topic, topics_of
 from icestream.server.http.errors import json_response
 from icestream.server.http.models import DeleteQuery, FlushBody, ObjectsQuery, RecoverBody, TopicPage, TopicsQuery
 from icestream.server.http.requests import (
@@ -185,7 +184,7 @@ class CloudApi:
                 f"{TOPIC_PATH}/flush",
                 "flush_topic",
                 "cloud",
-                "Ship what is durable to the cloud now",
+                "Upload what is durable to the cloud now",
                 self.flush,
                 {200: ResponseSpec("How far the cloud is.", {JSON: FlushProgress})},
                 body={JSON: FlushBody},

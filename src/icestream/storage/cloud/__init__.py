@@ -15,8 +15,8 @@ from icestream.storage.cloud.discovery import (
     TopicFile,
     describe,
     find_streams,
+    find_trailer,
     in_order,
-    read_trailer,
     record_of,
 )
 from icestream.storage.cloud.registry import MetadataRegistry
@@ -31,7 +31,7 @@ __all__ = [
     "TopicFile",
     "describe",
     "find_streams",
+    "find_trailer",
     "in_order",
-    "read_trailer",
     "record_of",
 ]

@@ -134,7 +134,7 @@ def in_order(objects: Iterable[FoundObject], *, after: int = 0) -> list[FoundObj
     return chosen
 
 
-def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
+def find_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
     """Read the trailer of an object of which only name and size are known."""
     length = min(size, _FIRST_READ_BYTES)
     data = store.read(key, size - length, length)
@@ -147,7 +147,7 @@ def read_trailer(store: ObjectStore, key: str, size: int) -> Trailer:
 
 
 def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
-    """Return the description of an object, from the object alone; raise if its name does not match its trailer."""
+    """Return the descriptor of an object, from the object alone; raise if its name does not match its trailer."""
     descriptor = trailer.descriptor
     said = ObjectName(descriptor.first_offset, descriptor.end_offset, descriptor.epoch)
     if said != found.name:
@@ -156,11 +156,11 @@ def describe(found: FoundObject, trailer: Trailer) -> ObjectDescriptor:
 
 
 def describe_all(store: ObjectStore, objects: Iterable[FoundObject]) -> Iterator[tuple[ObjectDescriptor, Trailer]]:
-    """Return the descriptions of objects in order, reading in parallel; damaged ones are logged and left out."""
+    """Return the descriptors of objects in order, reading in parallel; damaged ones are logged and left out."""
 
     def read(found: FoundObject) -> tuple[ObjectDescriptor, Trailer] | None:
         try:
-            trailer = read_trailer(store, found.key, found.size)
+            trailer = find_trailer(store, found.key, found.size)
             return describe(found, trailer), trailer
         except (DamagedError, ObjectNotFoundError) as error:
             _log.error("cloud_object_unusable", key=found.key, error=str(error))

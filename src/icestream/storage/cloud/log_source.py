@@ -33,7 +33,7 @@ from icestream.wal import (
 
 NOTES_FILE = "upload.json"
 MAX_PARTS = 256
-"""Segments in one object: its description has to stay small."""
+"""Segments in one object: its descriptor has to stay small."""
 _NO_LIMIT = 1 << 62
 _log = structlog.get_logger(__name__)
 

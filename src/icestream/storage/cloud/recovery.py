@@ -8,7 +8,8 @@ run again:
    table's ledger. *Nothing has changed.*
 2. claim the head with a higher epoch, and note that in `topic.json` too. *The previous owner is kept out, also one
    with its own metadata store. The next run takes a still higher epoch.*
-3. check all objects, and describe those that the metadata store does not know. *The next run describes the others.*
+3. check the trailers of all objects, and the frames of the last one; describe those that the metadata store does not
+   know. *The next run describes the others.*
 4. in one transaction, move the head to where the new log begins, and put the record, with the new epoch. *The topic is
    known, and still without a log.*
 5. make the log; see `icestream.wal.restore`. *The topic is live.*
@@ -24,6 +25,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,7 +36,7 @@ from icestream.cloud import (
     ObjectStore,
     Trailer,
     UploadHead,
-    check_trailer,
+    read_trailer,
     stream_prefix,
     topic_prefix,
 )
@@ -50,8 +52,8 @@ from icestream.storage.cloud.discovery import (
     check_frames,
     describe,
     find_streams,
+    find_trailer,
     in_order,
-    read_trailer,
     record_of,
 )
 from icestream.storage.cloud.registry import MetadataRegistry
@@ -254,7 +256,7 @@ class TopicRecovery:
                 place=f"{self._store.name}/{stream_prefix(stream.topic, stream.stream_id)}",
                 remedy="restore topic.json from a copy or an older version of it",
             )
-        return record_of(read_trailer(self._store, chain[-1].key, chain[-1].size).record), UploadHead(
+        return record_of(find_trailer(self._store, chain[-1].key, chain[-1].size).record), UploadHead(
             stream.stream_id, 0
         )
 
@@ -291,7 +293,7 @@ class TopicRecovery:
                 updated_us=self._clock(),
             )
             try:
-                return registry.claim(head, new_owner_of=self._revision)
+                return registry.claim(head, record_revision=self._revision)
             except ConflictError:
                 continue  # the previous owner, or another recovery, was faster
         raise ConflictError(
@@ -315,7 +317,7 @@ class TopicRecovery:
         if last is not None:
             ends.append(last.name.end_offset)
             with contextlib.suppress(DamagedError, ObjectNotFoundError):  # step 3 reports it
-                ends.append(read_trailer(self._store, last.key, last.size).durable_end)
+                ends.append(find_trailer(self._store, last.key, last.size).durable_end)
         if not record.has_log and not any(ends):
             return 0
         self._sources.append("no reservation is on record: the log goes on far behind all that is known of")
@@ -333,7 +335,7 @@ class TopicRecovery:
         descriptors, sound, last = list(known), [], None
         begin = head.first_offset if head.uploaded_end or not new else new[0].name.first_offset
         with ThreadPoolExecutor(READERS) as pool:
-            trailers = pool.map(lambda descriptor: self._sound(self._check_described, descriptor), known)
+            trailers = pool.map(lambda descriptor: self._sound(partial(read_trailer, self._store), descriptor), known)
             for descriptor, trailer in zip(known, trailers, strict=True):
                 last = trailer
                 if trailer is not None:
@@ -359,16 +361,12 @@ class TopicRecovery:
             self._sources.append(f"damaged: {error}")
             return None
 
-    def _check_described(self, descriptor: ObjectDescriptor) -> Trailer:
-        length = descriptor.size - descriptor.data_bytes
-        return check_trailer(self._store.read(descriptor.key, descriptor.data_bytes, length), descriptor)
-
     def _check_frames(self, descriptor: ObjectDescriptor) -> bool:
         check_frames(self._store, descriptor)
         return True
 
     def _describe(self, found: FoundObject) -> tuple[ObjectDescriptor, Trailer]:
-        trailer = read_trailer(self._store, found.key, found.size)
+        trailer = find_trailer(self._store, found.key, found.size)
         return describe(found, trailer), trailer
 
     def _note_gaps(self, descriptors: list[ObjectDescriptor]) -> None:

@@ -54,12 +54,13 @@ class MetadataRegistry:
         head, _ = self._read()
         return head if head is not None and head.stream_id == self.stream_id else None
 
-    def claim(self, head: UploadHead, *, new_owner_of: int | None = None) -> UploadHead:
+    def claim(self, head: UploadHead, *, record_revision: int | None = None) -> UploadHead:
         """Change the owner, never how far the topic is; an update may follow.
 
         The holder of the topic's log claims it again after a restart, with the epoch that the log has. A new owner
-        names the revision of the topic's record that it has read, and needs an epoch that nobody had: of two that
-        recover the topic at once, the second one takes a higher epoch, or is refused once the first one is done.
+        names the revision of the topic's record that it has read (`record_revision`), and needs an epoch that nobody
+        had: of two that recover the topic at once, the second one takes a higher epoch, or is refused once the first
+        one is done.
 
         The reservation becomes the larger one of the head and of the store: the owner until now may have reserved
         more, and used it, since the head was read.
@@ -71,14 +72,14 @@ class MetadataRegistry:
             elif known is not None and known.epoch > head.epoch:
                 raise self._stale(known)
             elif known is not None and (
-                _progress(known) != _progress(head) or (new_owner_of is not None and known.epoch == head.epoch)
+                _progress(known) != _progress(head) or (record_revision is not None and known.epoch == head.epoch)
             ):
                 raise self._moved()
             elif known is not None:
                 head = replace(head, reserved_end=max(known.reserved_end, head.reserved_end))
             self._revision = revision
             self._epoch = head.epoch
-            self._change(head, self._record_is(new_owner_of), [])
+            self._change(head, self._record_is(record_revision), [])
             return head
 
     def describe(self, descriptors: Sequence[ObjectDescriptor]) -> None:

@@ -203,7 +203,11 @@ class ReservationWithoutUploads:
         if log.state is LogState.CLOSED:
             self._closed.set()
         elif log.durable_end + STEP // 2 > log.offset_limit and self._renewing.acquire(blocking=False):
-            threading.Thread(target=self._renew, name="reservation", daemon=True).start()
+            try:
+                threading.Thread(target=self._renew, name="reservation", daemon=True).start()
+            except RuntimeError as error:  # no thread can be started now; an error here would poison the log
+                self._renewing.release()
+                _log.warning("offset_reservation_failed", topic=log.stream.topic, error=str(error))
 
     def _renew(self) -> None:
         """Move the reservation ahead; retry until the metadata store responds. At the limit publishing stops."""
@@ -216,6 +220,8 @@ class ReservationWithoutUploads:
                     registry.update(head)
                 except IcestreamError as error:
                     _log.warning("offset_reservation_failed", topic=log.stream.topic, error=str(error))
+                    if isinstance(error, StaleEpochError):
+                        log.leave_to_others(error.message)
                     if not error.retryable:
                         return
                     self._closed.wait(_PAUSE_SECONDS)

@@ -175,7 +175,7 @@ class TopicUploads:
         if head is None:
             self._schedule(self, now + _FIRST_PAUSE_SECONDS)
             return
-        self._idle = True  # cleared first, so that a commit in between is not missed
+        self._idle = True  # set before the snapshot is read, so that a commit in between schedules a cycle
         snapshot = self.log.snapshot
         in_active = head.file_seq == snapshot.active.header.number
         begin = head.byte_pos if in_active else 0
@@ -334,17 +334,19 @@ class TopicUploads:
             last_error=str(self._error) if self._error is not None else None,
             lag_messages=waiting,
             lag_bytes=nbytes,
-            lag_seconds=self._age_seconds(uploaded_end) if waiting else 0.0,
+            lag_seconds=age_seconds(self.log, uploaded_end, self._clock()) if waiting else 0.0,
         )
-
-    def _age_seconds(self, offset: int) -> float | None:
-        try:
-            return max(0.0, (self._clock() - time_at_offset(self.log, offset)) / 1e6)
-        except IcestreamError:  # not in the log any more, or not readable: other figures say so
-            return None
 
     def _unexpected(self, error: Exception) -> IcestreamError:
         return UnavailableError(f"the upload failed: {error!r}", operation="upload", place=str(self.cloud.topic))
+
+
+def age_seconds(log: Log, offset: int, now_us: int) -> float | None:
+    """Return the age of the message at an offset of the log; None if the log does not tell."""
+    try:
+        return max(0.0, (now_us - time_at_offset(log, offset)) / 1e6)
+    except IcestreamError:  # not in the log any more, or not readable: other figures say so
+        return None
 
 
 # Uploads of all topics

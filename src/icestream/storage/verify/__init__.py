@@ -5,8 +5,7 @@ For each topic it checks that
 - the table belongs to the log's stream, and its ledger is not ahead of the log;
 - every offset below the ledger is in the table exactly once, and none above it;
 - where the log still holds a message, all columns of its row are equal to it;
-- offsets that the table lacks were given up by a repair of the log: the log says so or, where it is pruned, the table's
-  own properties;
+- offsets that the table lacks are lost: the log says so or, where it is pruned, the table's own properties;
 - the rows of each file are in offset order (or its row groups are sorted, if the topic has a sort order), the manifests
   describe the file correctly, and in a table without partitions no two files overlap;
 - if a topic has a Parquet copy as well, or instead, the table that describes it passes the same checks;
@@ -19,7 +18,7 @@ a running broker, or the files of a stopped one. `cloud` checks the objects, and
 checks the table's files. `reconcile` compares log and cloud with the table. `findings` is the result.
 """
 
-from icestream.storage.verify.cloud import ObjectCheck, read_trailer
+from icestream.storage.verify.cloud import ObjectCheck
 from icestream.storage.verify.findings import Finding, Verification
 from icestream.storage.verify.logs import AuditedLogs, BrokerLogs, Clouds, DirectoryLogs, LogView
 from icestream.storage.verify.tables import FindTable, find_all, open_tables
@@ -37,6 +36,5 @@ __all__ = [
     "Verification",
     "find_all",
     "open_tables",
-    "read_trailer",
     "verify_topic",
 ]

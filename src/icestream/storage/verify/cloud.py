@@ -15,10 +15,9 @@ from icestream.cloud import (
     ObjectInfo,
     ObjectName,
     ObjectStore,
-    Trailer,
     UploadHead,
-    check_trailer,
     damaged_object,
+    read_trailer,
     stream_prefix,
     topic_key,
 )
@@ -44,15 +43,6 @@ from icestream.storage.verify.reconcile import Side, differences
 from icestream.storage.verify.tables import without_quarantined_frames, without_quarantined_rows
 
 _READ_BYTES = 4 << 20
-
-
-def read_trailer(store: ObjectStore, descriptor: ObjectDescriptor) -> Trailer:
-    """Return the object's trailer; raise `DamagedError` if it does not match the description, or is missing."""
-    try:
-        data = store.read(descriptor.key, descriptor.data_bytes, descriptor.size - descriptor.data_bytes)
-    except ObjectNotFoundError as error:
-        raise damaged_object(descriptor, "the object is gone") from error
-    return check_trailer(data, descriptor)
 
 
 class ObjectCheck:
@@ -112,7 +102,7 @@ class ObjectCheck:
         self._frames += 1
 
     def _is_in_time(self, frame: Frame) -> bool:
-        """What a repair gave up at the beginning of a segment has no time."""
+        """Return whether a frame has a time of the object. Lost messages at the beginning of a segment have none."""
         first, last = self._descriptor.first_time_us, self._descriptor.last_time_us
         no_time = frame.encoding == Encoding.LOST and frame.publish_time_us == 0
         return no_time or first <= frame.publish_time_us <= last
@@ -124,7 +114,7 @@ class ObjectCheck:
         names = ("end offset", "number of frames", "length of the frames", "checksum of the frames")
         for name, one, other in zip(names, told, found, strict=True):
             if one != other:
-                raise damaged_object(descriptor, f"the {name} is {other}, its description says {one}")
+                raise damaged_object(descriptor, f"the {name} is {other}, its descriptor says {one}")
         if self._index is not None and self._index.to_bytes() != self._made_index.to_bytes():
             raise damaged_object(descriptor, "its index does not point at its frames")
 
@@ -300,7 +290,7 @@ class JoinedLog:
         yield from self._rest(cloud)
 
     def _before(self, cloud: Side, first: int) -> Iterator[pa.RecordBatch]:
-        """What the cloud has before the log's next message: of the pruned part, or given up by a repair of the log."""
+        """What the cloud has before the log's next message: of the pruned part, or lost in the log."""
         assert self.log is not None
         while cloud.batch is not None and cloud.first < first:
             kept = slice_from(cloud.take(first - 1), 0, self.log.start_offset)

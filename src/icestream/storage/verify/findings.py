@@ -1,6 +1,6 @@
 """What a verification found."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from icestream.model.names import TopicName
@@ -52,7 +52,7 @@ class Verification:
     compared: int = 0
     """Rows that were compared with their messages."""
     lost: int = 0
-    """Messages that a repair of the log has given up; the table may still have them."""
+    """Lost messages of the log; the table may still have them."""
     quarantined: list[Quarantined] = field(default_factory=list)
     """Frames that are in files of their own and not in the table: nothing that is wrong with what is checked here."""
     waiting: int = 0
@@ -83,9 +83,7 @@ class Verification:
         """Note a finding. One that goes on where the last one ended becomes a longer one."""
         last = self.findings[-1] if self.findings else None
         if last is not None and _continues(last, finding):
-            self.findings[-1] = Finding(
-                last.kind, last.text, last.first_offset, max(last.last_offset or 0, finding.last_offset or 0)
-            )
+            self.findings[-1] = replace(last, last_offset=max(last.last_offset or 0, finding.last_offset or 0))
         elif len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         else:

@@ -137,7 +137,7 @@ class LogView(Protocol):
         """What is wrong with the log, known before it is read."""
 
     def batches(self, aside: OffsetRanges = NO_OFFSETS, /) -> Iterator[pa.RecordBatch]:
-        """Yield the messages from the first kept one to the end, in order, without those that were given up.
+        """Yield the messages from the first kept one to the end, in order, without the lost ones.
 
         Frames that are `aside` are left out undecoded: they may be such that nobody can open them.
         """

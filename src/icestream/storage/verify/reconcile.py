@@ -160,7 +160,7 @@ class Reconciliation:
             self._alone(found.column(OFFSET).slice(0, alone))
             found = found.slice(alone)
         if expected is None:
-            if found.num_rows:  # the log has ended before the table: what it lacks there was given up
+            if found.num_rows:  # the log has ended before the table: what it lacks there is lost
                 self._alone(found.column(OFFSET))
             return
         self._note_lost(begins, expected)
@@ -200,7 +200,7 @@ class Reconciliation:
             self._duplicates(offsets)
             self._note("gap", _MISSING, wanted.filter(pc.invert(pc.is_in(wanted, offsets))))
             places = pc.index_in(offsets, wanted)
-            # A row that the log lacks is one that a repair of the log has given up: the table has it still.
+            # A row that the log lacks is lost there: the table has it still.
             found = found.filter(places.is_valid())
             expected = expected.take(places.drop_null())
         self._columns(expected)
@@ -242,7 +242,7 @@ class Reconciliation:
             self.report.add(Finding(kind, text, first, last))
 
     def _end(self) -> None:
-        """What is left up to the ledger is missing, or was given up where the log still reaches."""
+        """What is left up to the ledger is missing, or is lost where the log still reaches."""
         log_end = 0 if self.log is None else min(self.committed, self.log.durable_end)
         begins = self.committed if self.log is None else self.log.start_offset
         if self.next_offset < min(begins, self.committed):
@@ -254,7 +254,7 @@ class Reconciliation:
         self.report.lost = max(0, self.report.lost - self.aside.count)  # the log's side has left them out too
 
     def _note_lost(self, begins: int, expected: pa.RecordBatch) -> None:
-        """The log leaves out what a repair has given up, and nothing else."""
+        """The log leaves out lost messages, and nothing else."""
         if expected.num_rows == 0:
             return
         self.report.lost += max(0, expected.column(OFFSET)[0].as_py() - max(self.log_offset, begins))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.cloud_objects import CloudStage
 
-from icestream.cloud import ObjectDescriptor
+from icestream.cloud import ObjectDescriptor, read_trailer
 from icestream.model.errors import DamagedError
 from icestream.model.frames import SparseIndex
-from icestream.storage.verify.cloud import ObjectCheck, read_trailer
+from icestream.storage.verify.cloud import ObjectCheck
 
 
 @pytest.fixture

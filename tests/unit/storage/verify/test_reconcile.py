@@ -167,3 +167,10 @@ def test_findings_are_bounded() -> None:
     assert len(report.findings) == 100
     assert report.further_findings > 500
     assert isinstance(report.findings[0], Finding)
+
+
+def test_a_finding_that_goes_on_keeps_its_place() -> None:
+    report = Verification(TOPIC)
+    for first in (3, 4):
+        report.add(Finding("damaged", "cannot be read", first, first, place="file.parquet"))
+    assert report.findings == [Finding("damaged", "cannot be read", 3, 4, place="file.parquet")]
