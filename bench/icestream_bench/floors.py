@@ -1,12 +1,13 @@
 """Floors: what the same hardware does without icestream.
 
-`SyncFloor` and `FlightFloor` measure in this process. The servers behind the floors are processes of their own, each
+`SyncFloor`, `EchoFloor` and `FlightFloor` measure in this process. The servers behind the floors are processes of their own, each
 with its own interpreter: `python -m icestream_bench.floors NAME ARGUMENTS…`. A server prints its port and serves until
 it is terminated.
 
 | name | arguments | serves |
 |---|---|---|
 | `echo` | | a Flight server that acknowledges every batch at once |
+| `tcp-echo` | MESSAGE_BYTES | a TCP server that responds to every message with a few bytes |
 | `round-trips` | PORT MESSAGE_BYTES | no server: measures round trips to `echo`, see `FlightFloor` |
 | `memory` | MESSAGE_BYTES MESSAGES | a Flight server that sends batches from memory |
 | `paced` | MESSAGE_BYTES BURST COUNT TICK_MS | a Flight server whose streams send bursts at a steady pace |
@@ -16,6 +17,7 @@ it is terminated.
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +34,7 @@ from icestream_bench.payloads import random_batch, stamped
 
 _ANY_PORT = "grpc://127.0.0.1:0"
 _BATCH_ROWS = 4_000
+_ACK_BYTES = 80
 _PAYLOAD_SCHEMA = pa.schema([pa.field("payload", pa.binary())])
 
 
@@ -57,6 +60,31 @@ class SyncFloor:
     def close(self) -> None:
         os.close(self._descriptor)
         self._path.unlink()
+
+
+class EchoFloor:
+    """Bare TCP on the loopback: round trips of one message between two processes, a thread on each side."""
+
+    def __init__(self, message_bytes: int) -> None:
+        self._server = _start("tcp-echo", message_bytes)
+        port = self._server.stdout.readline().strip() if self._server.stdout else ""
+        self._socket = socket.create_connection(("127.0.0.1", int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._message = os.urandom(message_bytes)
+
+    def measure(self, count: int) -> list[float]:
+        seconds = []
+        for _ in range(count):
+            started = perf_counter()
+            self._socket.sendall(self._message)
+            self._socket.recv(_ACK_BYTES, socket.MSG_WAITALL)
+            seconds.append(perf_counter() - started)
+        return seconds
+
+    def close(self) -> None:
+        self._socket.close()
+        self._server.terminate()
+        self._server.communicate()
 
 
 class FlightFloor:
@@ -151,6 +179,16 @@ class PacedServer(flight.FlightServerBase):
             yield pa.record_batch([stamped(self._burst, self._message_bytes)], schema=_PAYLOAD_SCHEMA)
 
 
+def _serve_tcp_echo(message_bytes: int) -> None:
+    """Respond to every message of one connection with as many bytes as an acknowledgement has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        _print_line(server.getsockname()[1])
+        peer, _ = server.accept()
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while len(peer.recv(message_bytes, socket.MSG_WAITALL)) == message_bytes:
+            peer.sendall(bytes(_ACK_BYTES))
+
+
 def _serve(server: flight.FlightServerBase) -> None:
     _print_line(server.port)
     server.wait()
@@ -198,6 +236,7 @@ def _print_line(value: object) -> None:
 
 _PROGRAMS: dict[str, Callable[..., None]] = {
     "echo": lambda: _serve(EchoServer(_ANY_PORT)),
+    "tcp-echo": _serve_tcp_echo,
     "round-trips": _measure_round_trips,
     "memory": lambda *sizes: _serve(MemoryServer(*sizes)),
     "paced": lambda *sizes: _serve(PacedServer(*sizes)),

@@ -233,27 +233,30 @@ class Consumer:
     # ---- reading the socket
 
     def _read_socket(self, timeout: float | None) -> bool:
-        """Take in what comes next, or why nothing more comes; False if nothing came within `timeout` seconds."""
+        """Take in what comes next, or note why nothing comes; False if that takes more than `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._reading.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
             return False
         try:
-            while not (self._delivered or self._is_finished or self._is_closed):
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                try:
-                    if self._socket is None and not self._open_socket(left):
-                        return self._thread is not None
-                    assert self._socket is not None
-                    self._receive(self._socket.next(left))
-                except TimeoutError:
-                    return False
-                except OSError as error:
-                    self._interrupt(UnavailableError(f"the connection broke: {error}", operation="read"))
-                except IcestreamError as error:
-                    self._interrupt(error)
-            return True
+            if self._is_finished or self._is_closed or (self._delivered and self._thread is None):
+                return True  # another thread has read meanwhile
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if self._socket is None and not self._open_socket(left):
+                return self._thread is not None
+            assert self._socket is not None
+            self._receive(self._socket.next(left))
+        except TimeoutError:
+            return False
+        except OSError as error:
+            self._interrupt(UnavailableError(f"the connection broke: {error}", operation="read"))
+        except IcestreamError as error:
+            self._interrupt(error)
+        except BaseException:
+            self._drop_socket()  # an interrupt may have come within a message
+            raise
         finally:
             self._reading.release()
+        return True
 
     def _open_socket(self, timeout: float | None) -> bool:
         """Connect, after a pause if a connection broke; False if that takes too long, or if Flight has to do it."""
@@ -263,7 +266,7 @@ class Consumer:
                 self._changed.wait_for(lambda: self._is_closed, pause if timeout is None else min(pause, timeout))
             if self._is_closed or (timeout is not None and timeout < pause):
                 return False
-        peer = self._connection.open_socket()
+        peer = self._connection.open_socket("read")
         reader = None if peer is None else SocketReader(peer, self._ticket())
         if reader is None or not reader.is_served:
             if reader is not None:
@@ -351,14 +354,18 @@ class Consumer:
             socket.close()
 
     def _read_socket_ahead(self) -> None:
+        """Read for listeners, which cannot wait. Ends when Flight takes over."""
+        me = threading.current_thread()
         while not (self._is_finished or self._is_closed):
-            self._read_socket_once()
+            with self._lock:
+                self._changed.wait_for(lambda: self._is_closed or self._held_bytes <= PREFETCH_BYTES)
+            try:
+                self._read_socket(None)
+            except Exception as error:  # noqa: BLE001 - whoever listens gets it
+                self._finish(IcestreamError(f"the consumer failed: {error!r}", operation="read"))
             self._notify()
-
-    def _read_socket_once(self) -> None:
-        with self._lock:
-            self._changed.wait_for(lambda: self._is_closed or self._held_bytes <= PREFETCH_BYTES)
-        self._read_socket(None)
+            if self._thread is not me and self._thread is not None:
+                return
 
     def _finish(self, error: IcestreamError | None) -> None:
         with self._lock:

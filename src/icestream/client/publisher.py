@@ -34,6 +34,7 @@ import contextlib
 import heapq
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -168,6 +169,10 @@ class PendingBatch:
         The gate is a lock that each waiting thread opens for the next: cheaper than an Event, and made only when a
         thread has to wait.
         """
+        if self.outbox.read_for is not None:
+            started = time.monotonic()
+            self.outbox.read_for(self, timeout)
+            timeout = None if timeout is None else timeout - (time.monotonic() - started)
         with self.outbox.lock:
             if self.done:
                 return True
@@ -215,6 +220,8 @@ class Outbox:
     ) -> None:
         self.topic = topic
         self.lock = lock
+        self.read_for: Callable[[PendingBatch, float | None], None] | None = None
+        """Reads acknowledgements in the thread that waits for one, where the transport can."""
         self.name = name
         self.session = session
         self.ack = ack

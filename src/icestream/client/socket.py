@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from icestream.client.endpoint import BrokerEndpoint
+from icestream.client.publisher import PendingBatch
 from icestream.model.errors import IcestreamError, UnavailableError, error_from_dict
 from icestream.model.messages import STREAM_SCHEMA, Frame
 from icestream.protocol.publish import PublishOutcome, parse_outcome
@@ -29,6 +31,7 @@ from icestream.protocol.socket import (
 
 _CONNECT_SECONDS = 5.0
 _RESPONSE_SECONDS = 60.0
+_OTHERS_READ_SECONDS = 0.002
 _MAX_RESPONSE_BYTES = 1 << 31
 
 
@@ -57,7 +60,12 @@ def _received(peer: MessageSocket) -> memoryview:
 
 
 class SocketStream:
-    """A connection that publishes: batches out, acknowledgements in. It takes the place of a `DoPutStream`."""
+    """A connection that publishes: batches out, acknowledgements in. It takes the place of a `DoPutStream`.
+
+    A thread that waits for an acknowledgement reads the socket itself, which saves waking it. A thread of the stream's
+    own reads what nobody waits for: it leaves the socket alone while others read, and comes back when they have not for
+    a moment.
+    """
 
     def __init__(
         self,
@@ -72,12 +80,19 @@ class SocketStream:
         self._on_outcome = on_outcome
         self._on_end = on_end
         self.acks_read = 0
-        self._thread = threading.Thread(target=self._read, name="icestream-acks", daemon=True)
+        self._turn = threading.Lock()
+        """Whoever has it reads the socket."""
+        self._others_read_at = 0.0
+        """When another thread than the stream's own last read, or wanted to."""
+        self._reason: IcestreamError | None = None
+        self._thread = threading.Thread(target=self._run, name="icestream-acks", daemon=True)
 
     def start(self) -> None:
+        """Begin to read. Call it once the owner has the stream: its end may be reported at once."""
         self._thread.start()
 
     def write(self, batch: pa.RecordBatch | None, metadata: bytes) -> None:
+        """Write a batch, or lone messages. A failure is not raised: the reading thread notices it."""
         try:
             if batch is None:
                 self._peer.send(*lone_messages(metadata))
@@ -93,20 +108,45 @@ class SocketStream:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
-    def _read(self) -> None:
+    def read_for(self, batch: PendingBatch, timeout: float | None) -> None:
+        """Read acknowledgements until this one has come; return at once if another thread reads."""
+        self._others_read_at = time.monotonic()
+        if not self._turn.acquire(blocking=False):
+            return
         try:
-            while True:
-                received = _received(self._peer)
-                self.acks_read += 1
-                self._on_outcome(parse_outcome(received[1:]))
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while not batch.done and self._reason is None:
+                if not self._peer.wait(None if deadline is None else deadline - time.monotonic()):
+                    return
+                self._read_one()
+        except BaseException:
+            self._peer.end()  # an interrupt may have come within a message
+            raise
+        finally:
+            self._others_read_at = time.monotonic()
+            self._turn.release()
+
+    def _read_one(self) -> None:
+        try:
+            received = _received(self._peer)
+            self.acks_read += 1
+            outcome = parse_outcome(received[1:])
+            self._on_outcome(outcome)
         except IcestreamError as error:
-            reason = error
-        except (OSError, msgspec.DecodeError) as error:
-            reason = UnavailableError(
-                f"the connection to the broker at {self._url} broke: {error}", operation="publish"
-            )
+            self._reason = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of the end
+            self._reason = UnavailableError(f"the connection to {self._url} broke: {error}", operation="publish")
+
+    def _run(self) -> None:
+        while self._reason is None:
+            if time.monotonic() - self._others_read_at < _OTHERS_READ_SECONDS:
+                time.sleep(_OTHERS_READ_SECONDS)
+                continue
+            with self._turn:
+                if self._reason is None:
+                    self._read_one()
         self._peer.end()
-        self._on_end(self, reason)
+        self._on_end(self, self._reason)
         self._peer.close()
 
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -125,14 +125,18 @@ class Connection:
         )
         self._client = self._new_client()
 
-    def open_socket(self) -> MessageSocket | None:
+    def open_socket(self, operation: str) -> MessageSocket | None:
         """Connect to the broker's socket door; None if it has none, something lies between, or TLS is asked for.
 
         Raises why the broker refuses this client. A door that cannot be reached is tried again after a while.
         """
         if time.monotonic() < self._no_socket_until or self.endpoint.is_encrypted:
             return None
-        told = self.action("ping", {}, timeout_s=_PING_SECONDS).get("socket")
+        try:
+            told = self.action("ping", {}, timeout_s=_PING_SECONDS).get("socket")
+        except IcestreamError as error:
+            error.operation = operation
+            raise
         address = None if told is None else msgspec.convert(told, SocketAddress)
         if address is not None and urlsplit(self.url).port == address.flight_port:
             with contextlib.suppress(OSError):
@@ -350,6 +354,9 @@ class DoPutStream:
         return error
 
 
+PublishConnection: TypeAlias = DoPutStream | SocketStream
+
+
 class PublishTransport:
     """One publisher with its lock, its stream and its sender thread. Its producers share an Arrow schema."""
 
@@ -360,7 +367,7 @@ class PublishTransport:
         self._schema = schema
         self._changed = threading.Condition(self.lock)
         self._is_sleeping = False
-        self._stream: DoPutStream | None = None
+        self._stream: PublishConnection | None = None
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -368,6 +375,7 @@ class PublishTransport:
         with self.lock:
             if self._is_closed:
                 raise ClosedError("the client is closed", operation="publish")
+            outbox.read_for = self._read_for
             self.publisher.attach(outbox)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="icestream-sender", daemon=True)
@@ -396,6 +404,12 @@ class PublishTransport:
         finally:
             with self.lock:
                 self.publisher.written(batches, time.monotonic())
+
+    def _read_for(self, batch: PendingBatch, timeout: float | None) -> None:
+        """Read acknowledgements in the thread that waits for one."""
+        stream = self._stream
+        if isinstance(stream, SocketStream) and batch in batch.outbox.sent:
+            stream.read_for(batch, timeout)
 
     # ---- the sender thread
 
@@ -461,8 +475,8 @@ class PublishTransport:
         stream.finish()
         stream.join(_JOIN_TIMEOUT_S)
 
-    def _open_stream(self) -> Any:
-        if self._schema.equals(MESSAGE_SCHEMA) and (peer := self._connection.open_socket()) is not None:
+    def _open_stream(self) -> "PublishConnection":
+        if self._schema.equals(MESSAGE_SCHEMA) and (peer := self._connection.open_socket("publish")) is not None:
             return SocketStream(peer, self._connection.url, on_outcome=self._on_outcome, on_end=self._on_stream_end)
         return DoPutStream(self._connection, self._schema, on_outcome=self._on_outcome, on_end=self._on_stream_end)
 
@@ -481,7 +495,7 @@ class PublishTransport:
             callbacks = self.publisher.settled(outcome, now)
         _run_callbacks(callbacks)
 
-    def _on_stream_end(self, stream: DoPutStream, error: IcestreamError) -> None:
+    def _on_stream_end(self, stream: "PublishConnection", error: IcestreamError) -> None:
         callbacks: Callbacks = []
         with self.lock:
             if stream is self._stream:

@@ -264,7 +264,8 @@ class MessageSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._socket.close()
+        with self._sending:
+            self._socket.close()
 
     @property
     def is_gone(self) -> bool:

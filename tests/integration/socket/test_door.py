@@ -226,7 +226,7 @@ class TestFallingBack:
         with Client(site.client.url) as client:
             connection = client._connection
             monkeypatch.setattr(connection, "action", lambda *_, **__: told)
-            assert connection.open_socket() is None
+            assert connection.open_socket("read") is None
 
     def test_a_door_that_nobody_opens_is_not_waited_for(
         self, site: SocketSite, monkeypatch: pytest.MonkeyPatch
@@ -236,6 +236,6 @@ class TestFallingBack:
         with Client(site.client.url) as client:
             connection = client._connection
             monkeypatch.setattr(connection, "action", lambda *_, **__: told)
-            assert connection.open_socket() is None
+            assert connection.open_socket("read") is None
             monkeypatch.setattr(connection, "action", None)
-            assert connection.open_socket() is None, "it is not even asked for again, for a while"
+            assert connection.open_socket("read") is None, "it is not even asked for again, for a while"

@@ -81,6 +81,7 @@ def test_a_consumer_that_cannot_understand_the_broker_raises(
     connection = Connection(BrokerEndpoint("grpc://127.0.0.1:1"), timeout_s=1)
     chunks = Chunks(failure)
     monkeypatch.setattr(connection, "get", lambda _ticket: chunks)
+    monkeypatch.setattr(connection, "open_socket", lambda _operation: None)
     consumer = Consumer(connection, "a/b", StartPosition.earliest(), end=None, follow=follow, max_messages=None)
     with pytest.raises(IcestreamError, match="the consumer failed"):
         consumer.poll(timeout=60)

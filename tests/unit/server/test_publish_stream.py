@@ -8,7 +8,7 @@ import pytest
 
 from icestream.model.callers import FULL_ACCESS
 from icestream.model.messages import message_batch
-from icestream.server.flight.publish_stream import PublishStream
+from icestream.server.publish_stream import PublishStream
 
 
 class FailingStorage:
@@ -35,14 +35,14 @@ class Written:
     def __init__(self) -> None:
         self.acks: list[dict[str, Any]] = []
 
-    def write(self, buffer: pa.Buffer) -> None:
-        self.acks.append(json.loads(buffer.to_pybytes()))
+    def write(self, ack: bytes) -> None:
+        self.acks.append(json.loads(ack))
 
 
 @pytest.mark.parametrize("parts", [None, [{"count": 1, "id": 8}, {"count": 1, "id": 9}]])
 def test_an_error_that_is_not_icestreams_own_refuses_the_batch(parts: list[dict[str, int]] | None) -> None:
     refusals, written = Refusals(), Written()
-    stream = PublishStream(FailingStorage(), written, refusals, FULL_ACCESS)  # type: ignore[arg-type]
+    stream = PublishStream(FailingStorage(), written.write, refusals, FULL_ACCESS)  # type: ignore[arg-type]
     request = {"topic": "a/b", "id": 7} if parts is None else {"topic": "a/b", "parts": parts}
     stream.receive(message_batch([b"x", b"y"]), json.dumps(request).encode())
     stream.finish(lambda: False)

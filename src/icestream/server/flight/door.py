@@ -29,10 +29,10 @@ from icestream.query import BrokerTopics, QueryEngine
 from icestream.server.access import VERBS, Access, callers_of
 from icestream.server.calls import topics_of
 from icestream.server.flight.actions import Actions
-from icestream.server.flight.publish_stream import PublishStream
 from icestream.server.flight.read_stream import FrameStream, QueryStream, ReadStream
 from icestream.server.flight.subscribe_stream import SubscribeStreams
 from icestream.server.metrics import BrokerMetrics
+from icestream.server.publish_stream import PublishStream
 from icestream.storage import IcebergStorage, Topic
 from icestream.wal import Log
 
@@ -163,7 +163,9 @@ class FlightDoor(flight.FlightServerBase):
         with flight_errors("publish"), self._stream():
             if list(descriptor.path or []) != [b"publish"]:
                 raise InvalidRequestError('the descriptor\'s path must be ["publish"]', operation="publish")
-            stream = PublishStream(self._storage, writer, self._metrics, self._caller(context))
+            stream = PublishStream(
+                self._storage, lambda ack: writer.write(pa.py_buffer(ack)), self._metrics, self._caller(context)
+            )
             try:
                 for chunk in _chunks(reader):
                     if self._stopping.is_set():

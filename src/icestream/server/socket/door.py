@@ -5,7 +5,6 @@ import secrets
 import socket
 import struct
 import threading
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,14 +26,15 @@ from icestream.protocol.socket import (
     message,
     split_batch,
 )
-from icestream.server.flight.publish_stream import PublishStream
 from icestream.server.metrics import BrokerMetrics
+from icestream.server.publish_stream import PublishStream
 from icestream.server.socket.listener import Listener
 from icestream.server.socket.read import SocketRead
 from icestream.storage import IcebergStorage
 
 _DOOR = "socket"
 _HELLO_SECONDS = 10.0
+_OUTCOME = Kind.OUTCOME.to_bytes()
 
 
 class SocketDoor:
@@ -109,7 +109,10 @@ class SocketDoor:
             self._publish(peer, caller, first)
 
     def _publish(self, peer: MessageSocket, caller: Caller, first: memoryview) -> None:
-        stream = PublishStream(self._storage, _OutcomeWriter(peer), self._metrics, caller)
+        def send(outcome: bytes) -> None:
+            peer.send(LENGTH.pack(1 + len(outcome)) + _OUTCOME + outcome)
+
+        stream = PublishStream(self._storage, send, self._metrics, caller)
         received: memoryview | None = first
         try:
             while received is not None:
@@ -126,14 +129,6 @@ class SocketDoor:
                 received = peer.receive(self._max_bytes)
         finally:
             stream.finish(lambda: peer.is_gone or self._stopping.is_set())
-
-
-class _OutcomeWriter:
-    def __init__(self, peer: MessageSocket) -> None:
-        self._peer = peer
-
-    def write(self, outcome: Any) -> None:
-        self._peer.send(LENGTH.pack(1 + len(outcome)) + Kind.OUTCOME.to_bytes() + outcome)
 
 
 def _batch(data: memoryview) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""A DoPut stream: batches and lone messages come in, an acknowledgement goes out for each.
+"""A stream that publishes: batches and lone messages come in, an acknowledgement goes out for each.
 
 The thread that receives a batch which the client waits for makes it durable and acknowledges it, unless another thread
 is busy with the topic's log: there is no hand-over. Otherwise it goes back to reading, and the thread that commits the
@@ -43,21 +43,18 @@ class PublishMetrics(Protocol):
     def duplicate(self) -> None: ...
 
 
-class MetadataWriter(Protocol):
-    def write(self, buffer: Any) -> None: ...
-
+SendAck = Callable[[bytes], None]
+"""Sends an acknowledgement, as JSON. Raises OSError or ArrowException if the client is gone."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class PublishStream:
-    def __init__(
-        self, storage: IcebergStorage, writer: MetadataWriter, metrics: PublishMetrics, caller: Caller
-    ) -> None:
+    def __init__(self, storage: IcebergStorage, send: SendAck, metrics: PublishMetrics, caller: Caller) -> None:
         self._storage = storage
         self._caller = caller
         self._metrics = metrics
-        self._acks = AckWriter(writer)
+        self._acks = AckWriter(send)
         self._received = 0
         self._seen = 0
 
@@ -210,8 +207,8 @@ def _ack_of(number: int, append: Append, count: int, snapshot_id: int | None) ->
 class AckWriter:
     """Writes acknowledgements: directly, or through a queue once the client may have left many unread."""
 
-    def __init__(self, writer: MetadataWriter) -> None:
-        self._writer = writer
+    def __init__(self, send: SendAck) -> None:
+        self._send_ack = send
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[Any] = deque()
@@ -280,7 +277,7 @@ class AckWriter:
         if self._broken:
             return
         try:
-            self._write_ack(_encode(ack))
+            self._send_ack(_encode(ack))
         except (pa.ArrowException, OSError) as error:
             self._broken = True  # the client is gone; it sends again what was not acknowledged, and is recognised
             _log.debug("publish_ack_not_delivered", error=str(error))
