@@ -1,6 +1,6 @@
 """Floors: what the same hardware does without icestream.
 
-`SyncFloor`, `EchoFloor` and `FlightFloor` measure in this process. The servers behind the floors are processes of their own, each
+`SyncFloor`, `EchoFloor` and `FlightFloor` measure in this process. The servers behind the floors are processes, each
 with its own interpreter: `python -m icestream_bench.floors NAME ARGUMENTS…`. A server prints its port and serves until
 it is terminated.
 

@@ -173,6 +173,17 @@ def split_frames(body: memoryview) -> list[Frame]:
 _BUFFER_BYTES = 64 * 1024
 
 
+_TCP_OPTIONS = {
+    "TCP_NODELAY": 1,
+    # A host that is gone without a word is noticed within about 20 seconds.
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 2,
+    "TCP_USER_TIMEOUT": 20_000,
+}
+"""Those that the system has are set."""
+
+
 class MessageSocket:
     """A connected socket that sends and receives messages with a length in front.
 
@@ -185,7 +196,10 @@ class MessageSocket:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _TCP_OPTIONS.items():
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
     def receive(self, max_bytes: int) -> memoryview | None:
         """Return the next message, without its length; None if the other side has ended. It may be kept."""
@@ -262,6 +276,11 @@ class MessageSocket:
         """End both directions: a thread that receives or sends gets the end. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def end_receiving(self) -> None:
+        """Receive no more: the receiving thread gets the end. What it sends still arrives."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
         with self._sending:

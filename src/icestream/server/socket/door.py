@@ -5,6 +5,7 @@ import secrets
 import socket
 import struct
 import threading
+from functools import partial
 
 import pyarrow as pa
 
@@ -54,6 +55,9 @@ class SocketDoor:
         server = storage.settings.server
         self._max_bytes = server.max_batch_bytes + MAX_OVERHEAD_BYTES
         self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._publishing: set[MessageSocket] = set()
+        """Connections that publish, and get their acknowledgements before a stop ends them."""
         self._listener = Listener(
             host,
             port,
@@ -67,9 +71,15 @@ class SocketDoor:
         self._listener.start()
 
     def stop(self) -> None:
-        """Acknowledge what was received, then end all connections."""
+        """Receive no more, acknowledge what was received, then end all connections."""
         self._stopping.set()
-        self._listener.stop()
+        self._listener.close()
+        timeout_seconds = self._storage.settings.server.shutdown_timeout_ms / 1000
+        with self._changed:
+            for peer in self._publishing:
+                peer.end_receiving()
+            self._changed.wait_for(lambda: not self._publishing, timeout_seconds)
+        self._listener.end_connections()
 
     def _serve(self, connection: socket.socket) -> None:
         peer = MessageSocket(connection)
@@ -114,10 +124,10 @@ class SocketDoor:
 
         stream = PublishStream(self._storage, send, self._metrics, caller)
         received: memoryview | None = first
+        with self._changed:
+            self._publishing.add(peer)
         try:
-            while received is not None:
-                if self._stopping.is_set():
-                    raise UnavailableError("the broker is stopping", operation="publish", remedy="connect again")
+            while received is not None and not self._stopping.is_set():
                 kind = received[0]
                 if kind == Kind.LONE_MESSAGES:
                     stream.receive(None, received)
@@ -128,7 +138,16 @@ class SocketDoor:
                     raise InvalidRequestError(f"a message of kind {kind} is not expected here", operation="publish")
                 received = peer.receive(self._max_bytes)
         finally:
-            stream.finish(lambda: peer.is_gone or self._stopping.is_set())
+            stream.finish(partial(self._is_over, peer))
+            with self._changed:
+                self._publishing.discard(peer)
+                self._changed.notify_all()
+        if self._stopping.is_set():
+            raise UnavailableError("the broker is stopping", operation="publish", remedy="connect again")
+
+    def _is_over(self, peer: MessageSocket) -> bool:
+        """Tell whether nobody waits any more for acknowledgements, or they may take too long: from the table."""
+        return not self._storage.budget.used_bytes if self._stopping.is_set() else peer.is_gone
 
 
 def _batch(data: memoryview) -> pa.RecordBatch:

@@ -65,19 +65,21 @@ class Listener:
     def open_connections(self) -> int:
         return len(self._open)
 
-    def stop(self) -> None:
-        """Accept no more, and end all connections."""
+    def close(self) -> None:
+        """Accept no more connections."""
         self._stopping = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+
+    def end_connections(self) -> None:
         with self._lock:
             connections = list(self._open)
         for connection in connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping:
