@@ -377,7 +377,21 @@ def delivery_schema(stream_schema: pa.Schema) -> pa.Schema:
     return stream_schema.append(pa.field(name, pa.int32(), nullable=False))
 
 
+_ZEROS = pa.array(np.zeros(10_000, np.int32))
+
+
 def as_delivery(batch: pa.RecordBatch, counts: "np.ndarray | None", schema: pa.Schema) -> pa.RecordBatch:
-    stream = pa.schema(list(schema)[:-1])
-    column = np.zeros(batch.num_rows, np.int32) if counts is None else counts.astype(np.int32)
-    return pa.RecordBatch.from_arrays([*conform(batch, stream).columns, pa.array(column)], schema=schema)
+    """Return a batch with the column of redelivery counts; None for counts means that all are 0."""
+    last = len(schema) - 1
+    if counts is not None:
+        column = pa.array(counts.astype(np.int32))
+    elif batch.num_rows <= len(_ZEROS):
+        column = _ZEROS.slice(0, batch.num_rows)
+    else:
+        column = pa.array(np.zeros(batch.num_rows, np.int32))
+    if batch.num_columns == last:
+        whole = batch.append_column(schema.field(last), column)
+        if whole.schema.equals(schema):
+            return whole
+    stream = pa.schema(list(schema)[:-1])  # the topic has gained columns since the consumer connected, or before
+    return pa.RecordBatch.from_arrays([*conform(batch, stream).columns, column], schema=schema)
