@@ -283,9 +283,12 @@ class Consumer:
             self._next_offset = reader.offset
         return True
 
-    def _receive(self, delivery: "Delivery | None") -> None:
+    def _receive(self, delivery: "Delivery | dict[str, int] | None") -> None:
         if delivery is None:
             self._finish(None)
+            return
+        if isinstance(delivery, dict):
+            self._pass_over_lost(delivery.get("lost", 0))
             return
         self._backoff.reset()
         for part in self._checked(delivery):

@@ -164,8 +164,11 @@ class SocketReader:
         self.offset = msgspec.json.decode(first[1:], type=ReadBegins).offset if self.is_served else -1
         """Of the first message."""
 
-    def next(self, timeout: float | None) -> "list[Frame] | pa.RecordBatch | None":
-        """Return frames or a batch; None at the end. Raises TimeoutError if nothing comes in time."""
+    def next(self, timeout: float | None) -> "list[Frame] | pa.RecordBatch | dict[str, int] | None":
+        """Return frames, a batch, or what is said of missing messages; None at the end.
+
+        Raises TimeoutError if nothing comes in time.
+        """
         if not self._peer.wait(timeout):
             raise TimeoutError
         received = _received(self._peer)
@@ -173,6 +176,8 @@ class SocketReader:
             return split_frames(received)
         if received[0] == Kind.BATCH:
             return pa.ipc.read_record_batch(pa.py_buffer(split_batch(received)[1]), STREAM_SCHEMA)
+        if received[0] == Kind.MISSING:
+            return msgspec.json.decode(received[1:], type=dict[str, int])
         return None
 
     def end(self) -> None:

@@ -46,8 +46,8 @@ class Kind(IntEnum):
     """A read ticket, as JSON."""
     FRAMES = 5
     """Messages as the log stores them."""
-    SCHEMA = 6
-    """The Arrow schema of the frames with an id, as JSON."""
+    MISSING = 6
+    """Messages that are missing for good before what follows, as JSON: the metadata of DoGet's batches."""
     END = 7
     """There is nothing more to read, as JSON."""
     HELLO = 16

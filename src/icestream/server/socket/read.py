@@ -6,7 +6,7 @@ import msgspec
 
 from icestream.model.callers import Caller
 from icestream.model.errors import ClosedError
-from icestream.model.messages import MESSAGE_SCHEMA
+from icestream.model.messages import MESSAGE_SCHEMA, first_offset
 from icestream.model.offsets import StartPosition
 from icestream.protocol.read import ReadTicket
 from icestream.protocol.socket import Kind, MessageSocket, ReadBegins, batch_message, frames_message, message
@@ -74,11 +74,20 @@ class SocketRead:
         """Send what the log no longer has: from the cloud or the table."""
         if self._batches is None:
             self._batches = self._topic.reader(StartPosition.offset(self._offset))
-        for batch in self._batches.read():
+        batches = self._batches.read()
+        for batch in batches:
+            self._send_missing(peer, first_offset(batch))
             peer.send(*batch_message(_NOTHING, batch))
+            self._offset += batch.num_rows
             metrics.delivered(batch.num_rows, batch.nbytes)
-        has_moved, self._offset = self._batches.offset > self._offset, self._batches.offset
-        return has_moved
+        self._send_missing(peer, self._batches.offset)
+        return bool(batches)
+
+    def _send_missing(self, peer: MessageSocket, next_offset: int) -> None:
+        """Say which messages are missing for good before an offset, if any are."""
+        if next_offset > self._offset:
+            peer.send(message(Kind.MISSING, {"lost": next_offset - self._offset}))
+            self._offset = next_offset
 
     def close(self) -> None:
         for reader in (self._frames, self._batches):
