@@ -183,8 +183,13 @@ def cloud_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
-    """Return the topics with an unusable log, a failing upload or frames in quarantine, and why."""
-    unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
+    """Return the topics with an unusable log or table, a failing upload or frames in quarantine, and why."""
+    unusable = [
+        f"{topic['topic']}: {topic[field]}"
+        for topic in topics
+        for field in ("error", "table_error")
+        if topic.get(field)
+    ]
     failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
     unshipped = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
     aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)

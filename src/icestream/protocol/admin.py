@@ -349,6 +349,10 @@ class TopicStats(Response):
         int | None, Meta(description="Microseconds since 1970 UTC; null if none since the broker started.")
     ] = None
     upload_error: Annotated[str | None, Meta(description="Why the last upload failed, if it did.")] = None
+    table_error: Annotated[
+        str | None,
+        Meta(description="Why the table cannot be used: it is lost, or was set back; null until the catalog was read."),
+    ] = None
     error: Annotated[
         str | None, Meta(description="Why the log cannot be used (all figures are 0 then) or takes no more messages.")
     ] = None

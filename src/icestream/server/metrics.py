@@ -199,7 +199,12 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
     quarantined = GaugeMetricFamily(
         "icestream_topic_quarantined", "Frames of the topic that are quarantined.", labels=labels
     )
+    unusable = GaugeMetricFamily(
+        "icestream_topic_table_unusable", "1 while the table is lost or was set back.", labels=labels
+    )
     for topic, log in reported:
+        if topic.record.has_table:
+            unusable.add_metric([str(topic.name)], float(topic.table_error is not None))
         quarantined.add_metric([str(topic.name)], topic.committed.quarantined)
         for gauge, figure in zip((committed, lag, lag_bytes, lag_seconds), table_figures(topic, log), strict=True):
             if figure is not None:
@@ -213,7 +218,8 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
         misses.add_metric(name, log.cache.misses)
         for possible in LogState:
             states.add_metric([*name, possible.value], float(possible is state))
-    yield from (start, end, nbytes, segments, hits, misses, states, committed, lag, lag_bytes, lag_seconds, quarantined)
+    yield from (start, end, nbytes, segments, hits, misses, states)
+    yield from (committed, lag, lag_bytes, lag_seconds, quarantined, unusable)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -359,6 +359,14 @@ def open_store(settings: Settings) -> MetadataStore:
     return open_metadata_store(sqlite_path=metadata.sqlite_path)
 
 
+def open_existing_store(settings: Settings) -> MetadataStore:
+    """Open the metadata store for reading; an empty one if its SQLite file is missing: opening would create it."""
+    path = settings.metadata.sqlite_path
+    if not settings.metadata.etcd_endpoint and path is not None and not path.exists():
+        return open_metadata_store(in_memory=True)
+    return open_store(settings)
+
+
 def log_options(settings: Settings) -> LogOptions:
     wal = settings.wal
     hours = wal.rotation.max_hours

@@ -146,7 +146,7 @@ def _prune(topic: Topic, stores: StoreOutages, minutes: int | None, megabytes: i
             gone = topic.cloud.objects.first_offset or 0
         log.rotate_past(gone)  # else the log of an idle topic would keep it for long
     below = _elsewhere_below(topic, log, stores, minutes, megabytes, now_us)
-    count = log.prune(below) if below > log.start_offset else 0
+    count = topic.prune_log(below) if below > log.start_offset else 0
     if count:
         _log.info("segments_removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
     return count

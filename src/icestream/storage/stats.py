@@ -42,6 +42,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         parquet_lag_messages=(
             None if topic.parquet_offset is None else max(0, snapshot.end_offset - topic.parquet_offset)
         ),
+        table_error=topic.table_error,
         error=log.taken_over,
         **table_figures(topic, log)._asdict(),
         **upload_figures(topic)._asdict(),

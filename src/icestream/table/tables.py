@@ -23,6 +23,7 @@ from pyiceberg.exceptions import (
     ResolveError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema, promote
 from pyiceberg.table import Table
@@ -35,7 +36,14 @@ from icestream.model.messages import EnvelopeNames, decode_schema, encode_schema
 from icestream.model.names import TopicName, copy_of, is_copy, topic_of_table
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined, quarantined_ranges
-from icestream.table.catalogs import catalog_errors, catalog_url, load_library, open_catalog
+from icestream.table.catalogs import (
+    catalog_errors,
+    catalog_properties,
+    catalog_url,
+    load_library,
+    open_catalog,
+    warehouse_location,
+)
 from icestream.table.commit import FORMAT_VERSION, check_plan, commit_files
 from icestream.table.dropped_files import remove_table_files
 from icestream.table.files import HiddenUntilCompleteFileIO
@@ -413,10 +421,28 @@ class Tables:
             if found is None or found.metadata.properties.get(STREAM_ID) != stream_id:
                 return False
             with suppress(NoSuchTableError):  # another process dropped it first
-                self.catalog.drop_table(self._identifier(topic))
+                self.catalog.drop_table(self.identifier(topic))
         if remove_table_files(found) and is_copy(topic):
             remove_own_files(self._state(topic, found))
         return True
+
+    def default_locations(self, topic: TopicName) -> list[str]:
+        """Return the folders in which catalogs put a table: most in the first, Hive's and Glue's in the second."""
+        warehouse = warehouse_location(self._settings)
+        if warehouse is None or "://" not in warehouse:
+            raise InvalidRequestError(
+                "the settings do not say where the tables' files are",
+                operation="find table files",
+                place=str(topic),
+                remedy="set catalog.warehouse to a URI, or name the table's folder",
+            )
+        return [
+            f"{warehouse.rstrip('/')}/{folder}/{topic.name}" for folder in (topic.namespace, f"{topic.namespace}.db")
+        ]
+
+    def file_io(self, location: str) -> FileIO:
+        """Return access to the files of tables. The catalog is not opened."""
+        return load_file_io(catalog_properties(self._settings), location)
 
     def close(self) -> None:
         self._unused_files.close()
@@ -430,14 +456,14 @@ class Tables:
 
     def _load(self, topic: TopicName) -> Table | None:
         try:
-            return self.catalog.load_table(self._identifier(topic))
+            return self.catalog.load_table(self.identifier(topic))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
 
     def _create(self, spec: TableSpec) -> Table:
         columns = Columns.of(spec.schema)
         schema = iceberg_schema(columns)
-        identifier = self._identifier(spec.topic)
+        identifier = self.identifier(spec.topic)
         makes_copy = is_copy(spec.topic)
         by = copy_partition(columns.envelope.publish_time) if makes_copy else spec.partition_by
         ledger = Ledger(spec.stream_id, spec.epoch, 0)
@@ -445,7 +471,7 @@ class Tables:
         if makes_copy:
             properties |= copy_properties(self._settings, spec.topic)
             self._check_copy(spec.topic, properties)
-        self._create_namespace(identifier[:-1])
+        self.create_namespace(identifier[:-1])
         try:
             made = self.catalog.create_table(
                 identifier,
@@ -477,10 +503,11 @@ class Tables:
             check_locations(topic, data_path, made.metadata.location)
         except InvalidRequestError:
             with suppress(NoSuchTableError):
-                self.catalog.drop_table(self._identifier(topic))
+                self.catalog.drop_table(self.identifier(topic))
             raise
 
-    def _identifier(self, topic: TopicName) -> tuple[str, ...]:
+    def identifier(self, topic: TopicName) -> tuple[str, ...]:
+        """Return the table's name as the catalog takes it."""
         if self._settings.catalog.type == "glue" and "." in topic.namespace:
             raise InvalidRequestError(
                 "a Glue catalog has no namespaces with a dot",
@@ -490,7 +517,7 @@ class Tables:
             )
         return tuple(topic)
 
-    def _create_namespace(self, namespace: tuple[str, ...]) -> None:
+    def create_namespace(self, namespace: tuple[str, ...]) -> None:
         """Create the namespace. Another process may do so at the same time, which some catalogs report as any error."""
         try:
             self.catalog.create_namespace(namespace)

@@ -9,7 +9,13 @@ import pytest
 from tests.reading import TOPIC, Stage, pairs, rest_of
 
 from icestream.model.callers import EVERYTHING
-from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidRequestError, OffsetOutOfRangeError
+from icestream.model.errors import (
+    CatalogUnavailableError,
+    DamagedError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    TableLostError,
+)
 from icestream.model.messages import encode_schema
 from icestream.model.offsets import OffsetRanges, StartPosition
 from icestream.protocol.read import ReadTicket
@@ -146,7 +152,7 @@ def test_an_offset_in_no_tier_is_said_to_be_so(stage: Stage) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="ends before 40"):
         stage.reader(41)
     stage.tables.drop(stage.topic.name, stage.topic.record.stream_id)
-    with pytest.raises(OffsetOutOfRangeError, match="nor in the table"):
+    with pytest.raises(TableLostError, match="were in the topic's table"):
         stage.reader(0)
 
 
