@@ -1,6 +1,7 @@
-"""`icestream table`: bring tables back into a lost catalog."""
+"""`icestream table`: bring tables back into a lost catalog, and accept rows that another engine deleted."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,18 @@ from icestream.cli.output import count_text, plural, print_json
 from icestream.cli.settings import read_settings, require_shared_catalog
 from icestream.config import Settings
 from icestream.model.enums import StorageFormat
-from icestream.model.errors import TopicNotFoundError
+from icestream.model.errors import InvalidRequestError, TopicNotFoundError
 from icestream.model.names import TopicName
 from icestream.storage import TopicRecord, open_existing_store, stored_records
-from icestream.storage.verify import FindTable, open_tables
-from icestream.table import Registration, Tables, find_registration, register
+from icestream.storage.verify import FindTable, find_all, open_tables
+from icestream.table import Registration, RemovedRows, Tables, TopicTable, find_registration, register
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 
 
 @click.group(name="table", epilog="Example: icestream table register --all --dry-run")
 def command() -> None:
-    """Bring tables back into a lost catalog.
+    """Bring tables back into a lost catalog; accept rows that another engine deleted.
 
     The settings (--config or --data) name the catalog and the metadata store; no broker is needed.
     """
@@ -136,3 +137,61 @@ def _line(result: dict[str, Any], *, dry_run: bool) -> str:
     if not result["registered"]:
         return f"{result['table']}: the catalog has the table with all {ends}"
     return f"{result['table']}: {'would register' if dry_run else 'registered'} {result['metadata_location']}, {ends}"
+
+
+@command.command(name="accept-deletes", epilog="Example: icestream table accept-deletes default/events --dry-run")
+@click.argument("topic")
+@click.option(
+    "--by-unknown",
+    is_flag=True,
+    help="Accept missing rows also if no snapshot that the table still has tells who deleted them.",
+)
+@dry_run_option
+@config_option
+@data_option
+@json_option
+def accept_deletes(
+    topic: str, by_unknown: bool, dry_run: bool, config_file: Path | None, data: Path | None, as_json: bool
+) -> None:
+    """Accept that another engine deleted rows of TOPIC's table: readers pass over them from then on.
+
+    Notes the offsets and who deleted them in the table's properties. Data files that delete files concern are written
+    again without the deleted rows. Log and cloud objects may still have the messages until their retention ends.
+    """
+    settings = read_settings(config_file, {"data_dir": data})
+    require_shared_catalog(settings)
+    name = TopicName.parse(topic)
+    results = []
+    with open_tables(settings) as tables:
+        found = find_all(name, tables)
+        if not found:
+            raise TopicNotFoundError("the catalog has no table of this topic", operation="accept deletes", place=topic)
+        for table in found:
+            try:
+                results.append((table, table.accept_deletes(dry_run=dry_run, by_unknown=by_unknown)))
+            except InvalidRequestError:
+                if len(found) == 1:
+                    raise
+    if as_json:
+        print_json({"dry_run": dry_run, "tables": [_accepted(table, rows) for table, rows in results]})
+        return
+    for table, rows in results:
+        for snapshot in rows.snapshots:
+            click.echo(f"{table.name}: {snapshot}")
+        done = "would accept" if dry_run else "accepted"
+        click.echo(f"{table.name}: {done} the removal of {plural(rows.count, 'row')}")
+        if rows.rewritten_files:
+            click.echo(f"{table.name}: {plural(rows.rewritten_files, 'data file')} written again without deleted rows")
+    if not results:
+        click.echo("no row is missing")
+
+
+def _accepted(table: TopicTable, rows: RemovedRows) -> dict[str, Any]:
+    return {
+        "table": str(table.name),
+        "rows": rows.count,
+        "ranges": [list(one) for one in rows.offsets.ranges],
+        "snapshots": [asdict(snapshot) for snapshot in rows.snapshots],
+        "delete_files": rows.delete_files,
+        "rewritten_files": rows.rewritten_files,
+    }

@@ -152,6 +152,12 @@ class DamagedError(IcestreamError):
     code = "damaged"
 
 
+class RowsDeletedError(DamagedError):
+    """Another engine deleted rows of a topic's table, and nobody has accepted that."""
+
+    code = "rows_deleted"
+
+
 class ObjectNotFoundError(IcestreamError):
     """The object store has no object of that name."""
 

@@ -240,7 +240,7 @@ class Topic:
         """Return the offset that a start position means now; raise if it means none, or a needed catalog fails."""
         log = self.log
         by_snapshot = start.kind in ("snapshot", "tag")
-        find = self._find_first_table if by_snapshot else self.find_fullest_table
+        find = self.find_checked_table if by_snapshot else self.find_fullest_table
         return resolve(start, log, find, str(self.name), self._cloud_tier)
 
     def reader(
@@ -284,9 +284,19 @@ class Topic:
             raise TableLostError.of(str(self.name), committed, self.in_table_below)
         return table
 
-    def _find_first_table(self) -> "TopicTable | None":
-        """Return the table whose snapshots and tags are start positions; raise if it is lost."""
-        return self.find_table() or self.find_fullest_table()
+    def find_checked_table(self) -> "TopicTable | None":
+        """Return the topic's table as `find_table` does; raise `TableLostError` if it is lost."""
+        table = self.find_table()
+        if (table.ledger.committed_offset if table is not None else 0) < self.in_table_below:
+            self.find_fullest_table()
+        return table
+
+    def count_removed(self, first: int, end: int) -> int:
+        """Return how many rows of a range another engine deleted from the table; 0 while the catalog is away."""
+        with contextlib.suppress(IcestreamError):
+            table = self.find_table()
+            return table.removed_ranges.count_in(first, end) if table is not None else 0
+        return 0
 
     @property
     def in_table_below(self) -> int:

@@ -46,6 +46,7 @@ from icestream.table.quarantine import (
     read_retried,
 )
 from icestream.table.registration import Registration, find_registration, register
+from icestream.table.removed_rows import RemovedRows
 from icestream.table.scan import OpenFile, ReadLimits, RowGroup, ScanRequest, ordered_scan
 from icestream.table.schema import check_table_schema, stored_fields, to_stored
 from icestream.table.spark_catalog import spark_catalog_options
@@ -61,6 +62,7 @@ __all__ = [
     "QuarantineRecord",
     "ReadLimits",
     "Registration",
+    "RemovedRows",
     "RowGroup",
     "ScanRequest",
     "StoredFile",

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -30,7 +31,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from icestream.config import Settings, TableSettings
-from icestream.model.errors import CommitConflictError, IncompatibleTableError, InvalidRequestError
+from icestream.model.errors import CommitConflictError, IcestreamError, IncompatibleTableError, InvalidRequestError
 from icestream.model.filters import Filter
 from icestream.model.messages import EnvelopeNames, decode_schema, encode_schema
 from icestream.model.names import TopicName, copy_of, is_copy, topic_of_table
@@ -45,6 +46,7 @@ from icestream.table.catalogs import (
     warehouse_location,
 )
 from icestream.table.commit import FORMAT_VERSION, check_plan, commit_files
+from icestream.table.deleting_snapshots import missing_rows_error
 from icestream.table.dropped_files import remove_table_files
 from icestream.table.files import HiddenUntilCompleteFileIO
 from icestream.table.history import (
@@ -55,7 +57,16 @@ from icestream.table.history import (
     offset_at_time,
     snapshot_of_tag,
 )
-from icestream.table.ledger import STREAM_ID, Ledger, read_ledger, read_lost_ranges, read_quarantine
+from icestream.table.ledger import (
+    LOST_RANGES,
+    REMOVED_RANGES,
+    STREAM_ID,
+    Ledger,
+    read_ledger,
+    read_quarantine,
+    read_ranges,
+    read_removals,
+)
 from icestream.table.parquet_copy.layout import (
     DATA_PATH,
     check_locations,
@@ -68,6 +79,7 @@ from icestream.table.parquet_copy.orphans import remove_own_files
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.planning import FilePlan, ManifestIndex, PlannedFile
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA, new_table_properties
+from icestream.table.removed_rows import RemovedRows, accept_deletes
 from icestream.table.scan import NO_END, ReadLimits, ordered_scan
 from icestream.table.schema import Columns, iceberg_schema
 from icestream.table.unused_files import UnusedFileRemover
@@ -100,7 +112,30 @@ class TopicTable:
     @cached_property
     def lost_ranges(self) -> OffsetRanges:
         """Offsets below the ledger without a row: their messages were given up or are in quarantine."""
-        return read_lost_ranges(self.properties, place=str(self.name))
+        return read_ranges(self.properties, LOST_RANGES, place=str(self.name))
+
+    @cached_property
+    def removed_ranges(self) -> OffsetRanges:
+        """Offsets below the ledger without a row: another engine deleted it, and that was accepted."""
+        return read_ranges(self.properties, REMOVED_RANGES, place=str(self.name))
+
+    @cached_property
+    def absent_ranges(self) -> OffsetRanges:
+        """All offsets below the ledger that need not have a row."""
+        return self.lost_ranges | self.removed_ranges
+
+    @property
+    def removals(self) -> list[dict[str, Any]]:
+        """Who deleted the rows of `removed_ranges`, the newest last."""
+        return read_removals(self.properties)
+
+    def missing_rows_error(self, what: str) -> IcestreamError:
+        """Return the error for rows that should be here: another engine deleted them, or they are damaged."""
+        return missing_rows_error(self, what)
+
+    def accept_deletes(self, *, dry_run: bool = False, by_unknown: bool = False) -> RemovedRows:
+        """Accept that other engines deleted rows; see `removed_rows`."""
+        return accept_deletes(self, dry_run=dry_run, by_unknown=by_unknown)
 
     @cached_property
     def quarantined(self) -> tuple[Quarantined, ...]:

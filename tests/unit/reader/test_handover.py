@@ -11,9 +11,9 @@ from tests.reading import TOPIC, Stage, pairs, rest_of
 from icestream.model.callers import EVERYTHING
 from icestream.model.errors import (
     CatalogUnavailableError,
-    DamagedError,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    RowsDeletedError,
     TableLostError,
 )
 from icestream.model.messages import encode_schema
@@ -263,6 +263,6 @@ def test_a_row_that_is_missing_is_damage_and_not_a_shorter_stream(stage: Stage) 
     stage.commit().iceberg.delete("offset = 7")
     stage.prune()
     reader = stage.reader(0)
-    with pytest.raises(DamagedError, match="no offset 7"):
+    with pytest.raises(RowsDeletedError, match="no offset 7"):
         rest_of(reader)
     reader.close()
