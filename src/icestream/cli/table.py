@@ -9,7 +9,7 @@ import click
 
 from icestream.cli.options import config_option, data_option, json_option
 from icestream.cli.output import count_text, plural, print_json
-from icestream.cli.settings import read_settings, require_shared_catalog
+from icestream.cli.settings import make_files_private, read_settings, require_shared_catalog
 from icestream.config import Settings
 from icestream.model.enums import StorageFormat
 from icestream.model.errors import InvalidRequestError, TopicNotFoundError
@@ -60,6 +60,7 @@ def register_(
     """
     if (topic is None) != everything or (everything and location is not None):
         raise click.UsageError("Name a topic, or give --all without --location.")
+    make_files_private()
     settings = read_settings(config_file, {"data_dir": data})
     require_shared_catalog(settings)
     results = list(_register_all(settings, topic, location, dry_run=dry_run))
@@ -158,6 +159,7 @@ def accept_deletes(
     Notes the offsets and who deleted them in the table's properties. Data files that delete files concern are written
     again without the deleted rows. Log and cloud objects may still have the messages until their retention ends.
     """
+    make_files_private()
     settings = read_settings(config_file, {"data_dir": data})
     require_shared_catalog(settings)
     name = TopicName.parse(topic)

@@ -174,6 +174,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
 
     After an error the same call may be made again.
     """
+    last: IcestreamError | None = None
     for conflicts in range(MAX_COMMIT_TRIES):
         if table.is_parquet_copy and table.snapshot_id != pending.planned_on:
             return _settle(table, pending, conflicts)
@@ -187,6 +188,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
                 quarantined=pending.quarantined,
             )
         except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
+            last = error
             table = reload(table)
             if table.ledger.committed_offset != pending.start and not table.is_parquet_copy:
                 unknown = isinstance(error, CommitUnknownError) and _holds(table, pending.files)
@@ -194,8 +196,9 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
             time.sleep(random.uniform(0.0, _COMMIT_PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
         else:
             return CommitOutcome(done, has_our_files=True, conflicts=conflicts)
+    assert last is not None
     raise CommitConflictError(
-        f"{MAX_COMMIT_TRIES} commits in a row lost to other commits",
+        f"{MAX_COMMIT_TRIES} commits in a row failed, the last one because {last.message}",
         operation="commit",
         place=str(table.name),
         remedy="the pipeline tries again",

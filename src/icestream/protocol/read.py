@@ -27,7 +27,7 @@ class ReadTicket(Request):
     """See `StartPosition.from_json`."""
     end: _Int64 | None = None
     follow: bool = False
-    max_messages: _Int64 | None = None
+    max_messages: Annotated[int, Meta(ge=0, le=MAX_INT)] | None = None
     columns: list[str] | None = None
     filter: str | None = None
     committed: bool = False

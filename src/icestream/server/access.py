@@ -59,8 +59,8 @@ ACTIONS = {
     "list_subscriptions": Access.OWN,
     "create_subscription": Access.OWN,
     "describe_subscription": Access.TOPIC,
-    "seek_subscription": Access.TOPIC,
-    "delete_subscription": Access.TOPIC,
+    "seek_subscription": Access.OWN,
+    "delete_subscription": Access.OWN,
     "flush_topic": Access.TOPIC,
     "recover_topic": Access.EVERYTHING,
     "recoverable_topics": Access.EVERYTHING,
@@ -152,6 +152,16 @@ def open_subscription(
     options = SubscriptionOptions.from_json((standing.to_json() if standing else {}) | changes) if changes else None
     check_dead_letters(caller, topic, name, options or standing, operation=operation)
     return storage.subscriptions.open(topic, name, options, start=start, create=create), standing is not None
+
+
+def check_change(storage: IcebergStorage, caller: Caller, topic: TopicName, name: str, *, operation: str) -> None:
+    """Raise if a subscription is the operator's: its dead letters go where the caller may not touch anything.
+
+    Raise too if the topic is not the caller's. A subscription that does not exist is left to the operation itself.
+    """
+    caller.check(topic.namespace, operation=operation)
+    with contextlib.suppress(SubscriptionNotFoundError):
+        check_dead_letters(caller, topic, name, storage.subscriptions.get(topic, name).options, operation=operation)
 
 
 def check_dead_letters(

@@ -63,6 +63,7 @@ from pyiceberg.table.update import (
 )
 
 from icestream.model.errors import (
+    CatalogUnavailableError,
     CommitConflictError,
     CommitUnknownError,
     DamagedError,
@@ -387,6 +388,8 @@ def _send(
             place=place,
             remedy=_PLAN_AGAIN,
         ) from error
+    except CatalogUnavailableError:  # `sql_catalogs` looked for the catalog before the commit: nothing happened
+        raise
     except Exception as error:
         raise CommitUnknownError(
             f"the catalog did not respond as expected, so the commit may have happened: {short_reason(error)}",

@@ -13,7 +13,7 @@ from icestream.model.names import TopicName, check_producer
 from icestream.model.offsets import StartPosition
 from icestream.protocol import admin, pipeline, subscribe
 from icestream.protocol.parsing import given, parse
-from icestream.server.access import ACTIONS, Access, open_subscription, subscription_stats, topics_of
+from icestream.server.access import ACTIONS, Access, check_change, open_subscription, subscription_stats, topics_of
 from icestream.storage import (
     IcebergStorage,
     PipelineFigures,
@@ -237,13 +237,16 @@ class Actions:
     def _describe_subscription(self, request: subscribe.NamedSubscription) -> subscribe.SubscriptionDescription:
         return describe(self._storage.subscriptions.get(TopicName.parse(request.topic), request.subscription))
 
-    def _seek_subscription(self, request: subscribe.SeekSubscription) -> subscribe.SeekResult:
+    def _seek_subscription(self, request: subscribe.SeekSubscription, caller: Caller) -> subscribe.SeekResult:
         position = StartPosition.from_json(request.position)
         topic = TopicName.parse(request.topic)
+        check_change(self._storage, caller, topic, request.subscription, operation="seek_subscription")
         return subscribe.SeekResult(self._storage.subscriptions.seek(topic, request.subscription, position))
 
-    def _delete_subscription(self, request: subscribe.NamedSubscription) -> dict[str, Any]:
-        self._storage.subscriptions.delete(TopicName.parse(request.topic), request.subscription)
+    def _delete_subscription(self, request: subscribe.NamedSubscription, caller: Caller) -> dict[str, Any]:
+        topic = TopicName.parse(request.topic)
+        check_change(self._storage, caller, topic, request.subscription, operation="delete_subscription")
+        self._storage.subscriptions.delete(topic, request.subscription)
         return _NOTHING
 
     # The cloud
