@@ -193,8 +193,15 @@ def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
     failing = ((topic["topic"], topic.get("upload_error")) for topic in topics)
     unshipped = [f"{name}: the last upload failed: {error}" for name, error in failing if error]
     aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)
+    ahead = ((topic["topic"], topic.get("publish_time_ahead_seconds")) for topic in topics)
     return [
         *unusable,
+        *(
+            f"{name}: publish times are {duration_text(seconds)} ahead of the clock: correct the clock, then "
+            f"`icestream topic reset-clock {name}`"
+            for name, seconds in ahead
+            if seconds
+        ),
         *unshipped,
         *(
             f"{name}: {plural(count, 'frame')} in quarantine, see `icestream quarantine list`"

@@ -245,6 +245,14 @@ class DeleteTopic(Request):
     keep_table: bool = False
 
 
+class ClockResetResult(Response):
+    """From where on publish times follow the clock again."""
+
+    topic: str
+    offset: Annotated[int, Meta(description="The first message that gets a time of the clock again has this offset.")]
+    time_us: Annotated[int, Meta(description="Its time, or before it; microseconds since 1970 UTC.")]
+
+
 class WaitCommitted(Request):
     topic: TopicText
     offset: Int64
@@ -307,6 +315,10 @@ class TopicStats(Response):
     cache_hits: int
     cache_misses: int
     last_publish_time_us: int | None
+    publish_time_ahead_seconds: Annotated[
+        float | None,
+        Meta(description="How far publish times are ahead of the clock; null if that is less than a minute."),
+    ] = None
     committed_offset: Annotated[
         int | None, Meta(description="Messages below it are in the table; null until the broker has read the catalog.")
     ] = None

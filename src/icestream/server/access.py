@@ -47,6 +47,7 @@ ACTIONS = {
     "describe_topic": Access.TOPIC,
     "update_topic": Access.TOPIC,
     "delete_topic": Access.TOPIC,
+    "reset_clock": Access.TOPIC,
     "wait_committed": Access.TOPIC,
     "open_producer": Access.TOPIC,
     "stats": Access.OWN,

@@ -34,6 +34,7 @@ from icestream.model.offsets import StartPosition
 from icestream.reader import TopicReader
 from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
 from icestream.storage.facade import IcebergStorage, open_existing_store, open_store
+from icestream.storage.housekeeping import seconds_ahead
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.storage.pipeline_figures import PipelineFigures
 from icestream.storage.publishing import ByteBudget, PublishItem
@@ -65,6 +66,7 @@ __all__ = [
     "open_store",
     "recover_topic",
     "recoverable_topics",
+    "seconds_ahead",
     "stored_records",
     "table_figures",
     "topic_schema",

@@ -23,7 +23,13 @@ from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import UnavailableError
 from icestream.model.units import MIB
-from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
+from icestream.storage.cloud.retention import (
+    confirmed_end,
+    expired_below,
+    published_before,
+    remove_objects,
+    remove_orphans,
+)
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.disk import Disk
 from icestream.storage.topic import Topic
@@ -182,9 +188,11 @@ def prunable_below(
     snapshot = log.snapshot
     nbytes = log.nbytes
     below = snapshot.start_offset
-    for segment in snapshot.sealed:
+    firsts = [*(segment.footer.first_time_us for segment in snapshot.sealed[1:]), snapshot.active.first_time_us]
+    ends = published_before([segment.footer.last_time_us for segment in snapshot.sealed], firsts)
+    for segment, last_time_us in zip(snapshot.sealed, ends, strict=True):
         footer = segment.footer
-        too_old = minutes is not None and footer.last_time_us < now_us - minutes * _MINUTE_US
+        too_old = minutes is not None and last_time_us < now_us - minutes * _MINUTE_US
         too_much = megabytes is not None and nbytes > megabytes * MIB
         is_expired = footer.end_offset <= expired_below
         if footer.end_offset > committed or not (too_old or too_much or is_expired):

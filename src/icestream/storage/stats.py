@@ -5,6 +5,7 @@ from typing import NamedTuple
 from icestream.model.clock import now_us
 from icestream.model.errors import DamagedError, IcestreamError, LogLostError
 from icestream.protocol.admin import TopicStats
+from icestream.storage.housekeeping import seconds_ahead
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogState, time_at_offset
 
@@ -34,6 +35,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         cache_hits=log.cache.hits,
         cache_misses=log.cache.misses,
         last_publish_time_us=last_time_us or None,
+        publish_time_ahead_seconds=seconds_ahead(log) or None,
         snapshot_id=topic.committed.snapshot_id,
         quarantined=topic.committed.quarantined,
         storage=topic.record.storage,

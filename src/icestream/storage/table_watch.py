@@ -23,6 +23,7 @@ from icestream.model.clock import now_us
 from icestream.model.errors import IcestreamError, OverloadedError, TableLostError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.record import no_table
+from icestream.storage.repeated_warnings import RepeatedWarnings
 from icestream.storage.topic import TableProgress, Topic
 
 if TYPE_CHECKING:
@@ -33,33 +34,9 @@ _MAX_SHARE = 0.05
 """The share of this process' time for polling tables without a report."""
 _MAX_ASKING_SHARE = 0.3
 """The share of the time, the catalog's responses included."""
-FIRST_PAUSE_SECONDS = 60.0
-MAX_PAUSE_SECONDS = 3600.0
-"""Between two log events about the same trouble."""
 _log = structlog.get_logger(__name__)
 
 Waiter = Callable[[TableProgress | IcestreamError], None]
-
-
-class RepeatedWarnings:
-    """Decides when a lasting trouble is logged again: at first sight, then after a minute, and ever less often."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._due: dict[str, tuple[float, float]] = {}
-
-    def is_due(self, key: str) -> bool:
-        """Return whether a trouble is to be logged now; call it each time that it is seen."""
-        now = self._clock()
-        due, pause = self._due.get(key, (now, FIRST_PAUSE_SECONDS))
-        if now < due:
-            return False
-        self._due[key] = now + pause, min(2 * pause, MAX_PAUSE_SECONDS)
-        return True
-
-    def end(self, key: str) -> None:
-        """Note that the trouble is over."""
-        self._due.pop(key, None)
 
 
 class TableWatch:

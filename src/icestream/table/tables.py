@@ -248,9 +248,9 @@ class TopicTable:
         """Return the lowest offset in the table; None if it is empty."""
         return first_offset(self)
 
-    def offset_at_time(self, time_us: int) -> int:
-        """Return the first offset published at or after a time; the committed offset if there is none."""
-        return offset_at_time(self, time_us)
+    def offset_at_time(self, time_us: int, first: int = 0) -> int:
+        """Return the first offset from `first` on published at or after a time; the committed offset if none is."""
+        return offset_at_time(self, time_us, first)
 
     def offset_of_snapshot(self, snapshot_id: int) -> int:
         """Return the offset after the last message of a snapshot.

@@ -23,7 +23,7 @@ from icestream.pipeline.one_pass import open_table
 from icestream.pipeline.state import RetryPause, TopicState
 from icestream.query.topics import BrokerTopics
 from icestream.storage import open_store
-from icestream.storage.table_watch import MAX_PAUSE_SECONDS, RepeatedWarnings
+from icestream.storage.repeated_warnings import MAX_PAUSE_SECONDS, RepeatedWarnings
 
 NAME = TopicName.parse(TOPIC)
 MESSAGES = 40

@@ -88,6 +88,9 @@ class Actions:
             ),
             "delete_subscription": _Action(named, self._delete_subscription, "Delete a subscription and its progress"),
             "flush_topic": _Action(admin.FlushTopic, self._flush_topic, "Upload what is durable to the cloud now"),
+            "reset_clock": _Action(
+                admin.NamedTopic, self._reset_clock, "Let publish times that are ahead follow the clock again"
+            ),
             "recover_topic": _Action(
                 admin.NamedTopic, self._recover_topic, "Recover a topic from the cloud and its table"
             ),
@@ -254,6 +257,10 @@ class Actions:
     def _flush_topic(self, request: admin.FlushTopic) -> admin.FlushProgress:
         seconds = min(max(0, request.wait_ms), admin.MAX_FLUSH_WAIT_MS) / 1000
         return flush_topic(self._storage, TopicName.parse(request.topic), seconds, request.target)
+
+    def _reset_clock(self, request: admin.NamedTopic) -> admin.ClockResetResult:
+        topic = self._storage.topic(request.topic)
+        return admin.ClockResetResult(str(topic.name), *topic.log.reset_clock())
 
     def _recover_topic(self, request: admin.NamedTopic) -> admin.RecoveredTopic:
         return recover_topic(self._storage, TopicName.parse(request.topic))
