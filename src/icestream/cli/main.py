@@ -28,6 +28,7 @@ COMMANDS = {
     "pipeline": "Write the log to Iceberg tables with Spark.",
     "migrate": "Publish existing files to topics.",
     "maintain": "Compact and clean up tables with Iceberg's procedures on Spark.",
+    "table": "Bring tables back into a lost catalog; accept rows that another engine deleted.",
     "quarantine": "Show and retry frames that the pipeline could not write.",
     "verify": "Check that log, cloud objects and table hold the same messages.",
     "stats": "Print statistics of topics and broker.",

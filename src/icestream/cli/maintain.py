@@ -12,7 +12,7 @@ import click
 from icestream.app import configure_logging
 from icestream.cli.options import config_option, data_option, json_option
 from icestream.cli.output import NOTHING, console, count_text, plural, print_json, progress_bar, size_text, table
-from icestream.cli.settings import read_settings, require_shared_catalog
+from icestream.cli.settings import make_files_private, read_settings, require_shared_catalog
 from icestream.model.names import TopicName
 from icestream.pipeline.child_process import read_settings as settings_of_parent
 from icestream.pipeline.maintenance.report import MaintenanceFigures, MaintenanceReport, MaintenanceStep, StepReport
@@ -62,6 +62,7 @@ def command(
         raise click.UsageError("Name topics, or give --all.")
     names = [TopicName.parse(topic) for topic in topics]
     flags = {"data_dir": data, "maintenance.master": master}
+    make_files_private()
     settings = settings_of_parent(sys.stdin.buffer) if child else read_settings(config_file, flags)
     require_shared_catalog(settings)
     configure_logging(settings.log)

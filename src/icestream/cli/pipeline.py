@@ -13,7 +13,7 @@ import click
 from icestream.app import configure_logging, stop_on_signals
 from icestream.cli.options import broker_option, config_option, data_option, json_option
 from icestream.cli.output import NOTHING, console, count_text, print_json, progress_bar, size_text, table
-from icestream.cli.settings import read_settings, require_shared_catalog
+from icestream.cli.settings import make_files_private, read_settings, require_shared_catalog
 from icestream.client import BrokerEndpoint, Client
 from icestream.config import Settings
 from icestream.model.callers import TOKEN_VARIABLE
@@ -58,6 +58,7 @@ def command(
     run at the same time: no message is written twice.
     """
     flags = {"data_dir": data, "pipeline.master": master, "pipeline.topics": topics}
+    make_files_private()
     settings = settings_of_parent(sys.stdin.buffer) if child else read_settings(config_file, flags)
     require_shared_catalog(settings)
     configure_logging(settings.log)

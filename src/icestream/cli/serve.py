@@ -6,7 +6,7 @@ import click
 
 from icestream.app import run
 from icestream.cli.options import config_option, data_option
-from icestream.cli.settings import read_settings
+from icestream.cli.settings import make_files_private, read_settings
 
 _PORT_HELP = "0 takes a free port, a negative number closes the door."
 
@@ -47,4 +47,5 @@ def command(
         "pipeline.enabled": False if no_pipeline else None,
         "pipeline.master": master,
     }
+    make_files_private()
     run(read_settings(config_file, flags))

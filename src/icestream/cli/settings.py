@@ -3,12 +3,15 @@
 Only commands of the broker install import this module: settings need pydantic.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from icestream.config import Settings, SettingsError, load_settings
+
+_FOR_OTHERS = 0o077
 
 
 def read_settings(config_file: Path | None, flags: Mapping[str, object]) -> Settings:
@@ -29,6 +32,14 @@ def catalog_settings(catalog: str, config_file: Path | None, data: Path | None) 
             )
         flags |= {"catalog.uri": catalog, "catalog.type": "rest" if catalog.startswith("http") else "sql"}
     return read_settings(config_file, flags)
+
+
+def make_files_private() -> None:
+    """Let this process and its children create files that only their own user can read.
+
+    Files hold messages, and several libraries create them with a mode that others can read.
+    """
+    os.umask(os.umask(0) | _FOR_OTHERS)
 
 
 def require_shared_catalog(settings: Settings) -> None:

@@ -183,13 +183,25 @@ def cloud_table(topics: list[dict[str, Any]]) -> Table:
 
 
 def trouble_lines(topics: list[dict[str, Any]]) -> list[str]:
-    """Return the topics with an unusable log, a failing upload or frames in quarantine, and why."""
-    unusable = [f"{topic['topic']}: {topic['error']}" for topic in topics if topic.get("error")]
+    """Return the topics with an unusable log or table, a failing upload or frames in quarantine, and why."""
+    unusable = [
+        f"{topic['topic']}: {topic[field]}"
+        for topic in topics
+        for field in ("error", "table_error")
+        if topic.get(field)
+    ]
     failing = [topic for topic in topics if topic.get("upload_error")]
     upload_failures = [f"{topic['topic']}: {_upload_trouble(topic)}: {topic['upload_error']}" for topic in failing]
     aside = ((topic["topic"], topic.get("quarantined", 0)) for topic in topics)
+    ahead = ((topic["topic"], topic.get("publish_time_ahead_seconds")) for topic in topics)
     return [
         *unusable,
+        *(
+            f"{name}: publish times are {duration_text(seconds)} ahead of the clock: correct the clock, then "
+            f"`icestream topic reset-clock {name}`"
+            for name, seconds in ahead
+            if seconds
+        ),
         *upload_failures,
         *(
             f"{name}: {plural(count, 'frame')} in quarantine, see `icestream quarantine list`"

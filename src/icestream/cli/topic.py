@@ -218,6 +218,25 @@ def flush(name: str, timeout: float, broker: BrokerEndpoint, as_json: bool) -> N
         click.echo(f"{topic.topic}: the cloud has {offsets_text(first, uploaded)}")
 
 
+@command.command(name="reset-clock", epilog="Example: icestream topic reset-clock default/events")
+@click.argument("name")
+@broker_option
+@json_option
+def reset_clock(name: str, broker: BrokerEndpoint, as_json: bool) -> None:
+    """Let the publish times of the topic NAME follow the clock again.
+
+    Publish times never go back by themselves: a clock that was ahead once pins them there. Correct the clock first.
+    Messages keep the times that they have. A start by time finds messages from the reset on by their times, and no
+    message before it; retention by age counts messages before it as published before it.
+    """
+    with Client(broker) as client:
+        found = client.reset_clock(name)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"{found['topic']}: from offset {found['offset']} on, publish times follow the clock again")
+
+
 @command.command(epilog="Example: icestream topic recover --all")
 @click.argument("name", required=False)
 @click.option(

@@ -154,6 +154,8 @@ def _print(reports: list[Verification], seconds: float) -> None:
             out.print(f"{report.topic}: Parquet copy: {files}, next offset {count_text(report.parquet_offset)}")
         for note in report.notes:
             out.print(f"{report.topic}: note: {note}", soft_wrap=True)
+        if report.removed:
+            out.print(f"{report.topic}: {plural(report.removed, 'row')} removed by another engine, as accepted")
         for entry in report.quarantined:
             span = f"offsets {entry.first_offset} to {entry.end_offset - 1}"
             out.print(

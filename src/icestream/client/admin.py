@@ -152,6 +152,13 @@ class CloudCalls:
                     remedy="see `icestream stats` for the uploader's last error, or wait longer",
                 )
 
+    def reset_clock(self, topic: str | TopicName) -> dict[str, Any]:
+        """Let publish times follow the clock again, after a wrong clock has pinned them to a time ahead.
+
+        The response names the offset from which on they do: `topic`, `offset`, `time_us`.
+        """
+        return self._connection.action("reset_clock", {"topic": str(TopicName.parse(topic))})
+
     def recover_topic(self, topic: str | TopicName, timeout: float = RECOVERY_S) -> dict[str, Any]:
         """Recover a topic whose log was lost, from the cloud and its table.
 

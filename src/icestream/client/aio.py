@@ -482,6 +482,9 @@ class AsyncClient:
     ) -> int:
         return await _in_thread(self._client.flush_topic, topic, timeout)
 
+    async def reset_clock(self, topic: str | TopicName) -> dict[str, Any]:
+        return await _in_thread(self._client.reset_clock, topic)
+
     async def recover_topic(
         self,
         topic: str | TopicName,

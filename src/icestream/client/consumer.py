@@ -288,7 +288,7 @@ class Consumer:
             self._finish(None)
             return
         if isinstance(delivery, dict):
-            self._pass_over_lost(delivery.get("lost", 0))
+            self._pass_over_lost(delivery.get("lost", 0), delivery.get("removed", 0))
             return
         self._backoff.reset()
         for part in self._checked(delivery):
@@ -451,16 +451,23 @@ class Consumer:
         if "next_offset" in fields:  # filtered: messages are missing on purpose
             self._next_offset = int(fields["next_offset"])
             return self._counted(batch)
-        self._pass_over_lost(int(fields.get("lost", 0)))
+        self._pass_over_lost(int(fields.get("lost", 0)), int(fields.get("removed", 0)))
         return self._following(batch)
 
-    def _pass_over_lost(self, lost: int) -> None:
-        """Log the messages that a repair of the log gave up, and read on behind them: they are missing for good."""
+    def _pass_over_lost(self, lost: int, removed: int = 0) -> None:
+        """Log the messages that are missing for good, and read on behind them.
+
+        A repair of the log gave them up, or another engine deleted their rows, which is no loss.
+        """
         if lost and self._next_offset is not None:
-            end = self._next_offset + lost
-            _log.warning(
-                "lost_messages_skipped topic=%s first_offset=%d end_offset=%d", self._topic, self._next_offset, end
-            )
+            first, end = self._next_offset, self._next_offset + lost
+            if removed:
+                _log.info(
+                    "removed_messages_skipped topic=%s first_offset=%d end_offset=%d removed=%d",
+                    *(self._topic, first, end, removed),
+                )
+            if removed < lost:
+                _log.warning("lost_messages_skipped topic=%s first_offset=%d end_offset=%d", self._topic, first, end)
             self._next_offset = end
 
     def _following(self, batch: pa.RecordBatch) -> pa.RecordBatch:

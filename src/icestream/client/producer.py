@@ -424,8 +424,9 @@ class Producer:
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next message, in this producer's own count."""
-        return self._outbox.next_sequence
+        """The number of the next message, in this producer's own count: messages that wait to be sent are counted."""
+        with self._lock:
+            return self._outbox.next_sequence + self._outbox.unnumbered
 
     @property
     def connected(self) -> bool:

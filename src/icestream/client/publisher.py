@@ -368,6 +368,12 @@ class Outbox:
         return next((batch.error for batch in failed if not batch.seen), None)
 
     @property
+    def unnumbered(self) -> int:
+        """Messages that wait and get their numbers when they are sent."""
+        waiting = (*self.queue, *(() if self.open is None else (self.open,)))
+        return sum(batch.count for batch in waiting if batch.sequence is None)
+
+    @property
     def is_busy(self) -> bool:
         return bool(self.sent or self.queue or self._to_resend or self.open)
 

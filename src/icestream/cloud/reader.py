@@ -427,10 +427,13 @@ class CloudReader:
         return index.position_of_offset(self.offset) or 0
 
 
-def offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, time_us: int) -> int | None:
-    """Return the first offset in the objects that was published at or after a time; None if there is none."""
+def offset_at_time(objects: ObjectMap, store: ObjectStore, pool: ReadPool, time_us: int, first: int = 0) -> int | None:
+    """Return the first offset in the objects that begin at `first` or later, published at or after a time.
+
+    None if there is none. Publish times do not go back in these objects.
+    """
     for _ in range(_MAX_TRIES):
-        span = objects.span_at_time(time_us)
+        span = objects.span_at_time(time_us, first)
         if span is None:
             return None
         try:

@@ -106,10 +106,11 @@ class ObjectMap:
         index = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
         return spans[index] if index >= 0 and offset < spans[index].end_offset else None
 
-    def span_at_time(self, time_us: int) -> ObjectSpan | None:
-        """Return the first object with a message published at a time or later."""
+    def span_at_time(self, time_us: int, first: int = 0) -> ObjectSpan | None:
+        """Return the first object, beginning at `first` or later, with a message published at a time or later."""
         # A linear search: an object of lost messages has no time, so times need not be in order.
-        return next((span for span in self.spans if span.last_time_us >= time_us), None)
+        spans = (span for span in self.spans if span.first_offset >= first)
+        return next((span for span in spans if span.last_time_us >= time_us), None)
 
     def find(self, offset: int) -> ObjectDescriptor | None:
         """Return the descriptor of the object that holds an offset, from the registry."""

@@ -5,7 +5,7 @@ They have one base class. Each error has the failed operation (`operation`), whe
 wire as a dictionary and arrives as the same class.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class IcestreamError(Exception):
@@ -152,6 +152,12 @@ class DamagedError(IcestreamError):
     code = "damaged"
 
 
+class RowsDeletedError(DamagedError):
+    """Another engine deleted rows of a topic's table, and nobody has accepted that."""
+
+    code = "rows_deleted"
+
+
 class ObjectNotFoundError(IcestreamError):
     """The object store has no object of that name."""
 
@@ -174,6 +180,28 @@ class LogLostError(IcestreamError):
     """A topic's log is missing. It can be recovered from the cloud and the table."""
 
     code = "log_lost"
+
+
+class TableLostError(IcestreamError):
+    """Messages were in a topic's table, and the catalog does not have that table, or only an older state of it."""
+
+    code = "table_lost"
+
+    @classmethod
+    def of(cls, topic: str, found: int, expected: int) -> Self:
+        """Return the error for tables that hold the messages below `found`, and once held those below `expected`.
+
+        A catalog that was lost, or was restored from an older copy, causes it. The tables' files may all be there.
+        """
+        ends = f"the catalog's table ends at offset {found}" if found else "the catalog has no table with any of them"
+        return cls(
+            f"the messages below offset {expected} were in the topic's table, and {ends}",
+            operation="open table",
+            place=topic,
+            remedy="restore the catalog from a copy, or register the table from its files with "
+            f"`icestream table register {topic}`",
+            details={"in_table_below": expected, "committed_offset": found},
+        )
 
 
 class DirectoryInUseError(IcestreamError):

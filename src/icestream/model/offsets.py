@@ -198,6 +198,10 @@ class OffsetRanges:
         if first < end:
             yield first, end
 
+    def count_in(self, first: int, end: int) -> int:
+        """Return how many offsets of a range are in the set."""
+        return max(0, end - first) - sum(gap_end - gap_first for gap_first, gap_end in self.gaps(first, end))
+
 
 NO_OFFSETS = OffsetRanges()
 

@@ -30,6 +30,7 @@ from icestream.model.errors import (
     IncompatibleTableError,
     LedgerMismatchError,
     OffsetOutOfRangeError,
+    TableLostError,
     TopicNotFoundError,
 )
 from icestream.model.names import TopicName
@@ -63,8 +64,26 @@ _COMMIT_PAUSE_SECONDS = 0.02
 
 def open_table(tables: Tables, state: TopicState, sink: Sink) -> TopicTable:
     """Load a table. Remove orphan files of a Parquet copy before anything is added to it."""
+    check_not_lost(tables, state.backlog)
     table = tables.open(state.spec(sink))
     return remove_copy_orphans(table)
+
+
+def check_not_lost(tables: Tables, backlog: TopicBacklog) -> None:
+    """Raise `TableLostError` if the topic's table has had messages that no table of the catalog has now.
+
+    A new table in place of the lost one would be in the way of registering that one again.
+    """
+    if not backlog.in_table_below:
+        return
+    committed = 0
+    for name in backlog.format.all_tables(backlog.name):
+        table = tables.find(name)
+        if table is not None and table.ledger.stream_id == backlog.stream_id:
+            committed = max(committed, table.ledger.committed_offset)
+        if committed >= backlog.in_table_below:
+            return
+    raise TableLostError.of(backlog.topic, committed, backlog.in_table_below)
 
 
 def before_log(sources: MessageSources, tables: Tables, backlog: TopicBacklog, offset: int) -> TopicBacklog:
@@ -155,6 +174,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
 
     After an error the same call may be made again.
     """
+    last: IcestreamError | None = None
     for conflicts in range(MAX_COMMIT_TRIES):
         if table.is_parquet_copy and table.snapshot_id != pending.planned_on:
             return _settle(table, pending, conflicts)
@@ -168,6 +188,7 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
                 quarantined=pending.quarantined,
             )
         except (CommitConflictError, CommitUnknownError, LedgerMismatchError) as error:
+            last = error
             table = reload(table)
             if table.ledger.committed_offset != pending.start and not table.is_parquet_copy:
                 unknown = isinstance(error, CommitUnknownError) and _holds(table, pending.files)
@@ -175,8 +196,9 @@ def commit(table: TopicTable, pending: PendingCommit) -> CommitOutcome:
             time.sleep(random.uniform(0.0, _COMMIT_PAUSE_SECONDS) * (1 << min(conflicts, 5)))  # noqa: S311 - no secret
         else:
             return CommitOutcome(done, has_our_files=True, conflicts=conflicts)
+    assert last is not None
     raise CommitConflictError(
-        f"{MAX_COMMIT_TRIES} commits in a row lost to other commits",
+        f"{MAX_COMMIT_TRIES} commits in a row failed, the last one because {last.message}",
         operation="commit",
         place=str(table.name),
         remedy="the pipeline tries again",
@@ -473,7 +495,7 @@ class PassRunner:
             state, sink = due
             assert sink.pending is not None
             began = self._clock()
-            table = sink.table or self._tables.open(state.spec(sink))
+            table = sink.table or self._open_again(state, sink)
             outcome = commit(table, with_copied_quarantine(self._tables, table, sink.pending))
             seconds = self._clock() - began
             self._hint(state)
@@ -502,6 +524,11 @@ class PassRunner:
             if counted.error is None:
                 state.pause.end()
         self._open([state for state in states if state.has_left_files], figures)
+
+    def _open_again(self, state: TopicState, sink: Sink) -> TopicTable:
+        """Load a table for a pending commit; its files are no orphans."""
+        check_not_lost(self._tables, state.backlog)
+        return self._tables.open(state.spec(sink))
 
     def _take_refusal(self, sink: Sink, error: IcestreamError) -> None:
         if error.retryable:

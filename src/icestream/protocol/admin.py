@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 
 from icestream.model.enums import AckLevel, StorageFormat, StorageKind
 from icestream.model.messages import decode_schema
-from icestream.protocol.parsing import MAX_INT, Int64, Request, Response
+from icestream.protocol.parsing import Count, Int64, Request, Response
 from icestream.protocol.pipeline import WriteFigures
 from icestream.protocol.socket import SocketAddress
 
@@ -28,7 +28,6 @@ MAX_TENANTS = 1_000
 """Most tenants in one response."""
 MAX_FLUSH_WAIT_MS = 10_000
 
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Retention: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 53)]
 RetentionOrZero: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Expressions: TypeAlias = Annotated[tuple[str, ...], Meta(max_length=16)]
@@ -239,6 +238,14 @@ class DeleteTopic(Request):
     keep_table: bool = False
 
 
+class ClockResetResult(Response):
+    """From where on publish times follow the clock again."""
+
+    topic: str
+    offset: Annotated[int, Meta(description="The first message that gets a time of the clock again has this offset.")]
+    time_us: Annotated[int, Meta(description="Its time, or before it; microseconds since 1970 UTC.")]
+
+
 class WaitCommitted(Request):
     topic: TopicText
     offset: Int64
@@ -303,6 +310,10 @@ class TopicStats(Response):
     cache_hits: int
     cache_misses: int
     last_publish_time_us: int | None
+    publish_time_ahead_seconds: Annotated[
+        float | None,
+        Meta(description="How far publish times are ahead of the clock; null if that is less than a minute."),
+    ] = None
     committed_offset: Annotated[
         int | None, Meta(description="Messages below it are in the table; null until the broker has read the catalog.")
     ] = None
@@ -352,6 +363,10 @@ class TopicStats(Response):
         ),
     ] = None
     upload_error: Annotated[str | None, Meta(description="Why the last upload failed, if it did.")] = None
+    table_error: Annotated[
+        str | None,
+        Meta(description="Why the table cannot be used: it is lost, or was set back; null until the catalog was read."),
+    ] = None
     error: Annotated[
         str | None, Meta(description="Why the log cannot be used (all figures are 0 then) or takes no more messages.")
     ] = None

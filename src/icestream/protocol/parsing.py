@@ -12,6 +12,7 @@ from icestream.model.errors import InvalidRequestError
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_INT = (1 << 63) - 1
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Int64: TypeAlias = Annotated[int, Meta(ge=-MAX_INT - 1, le=MAX_INT)]
 
 Parsed = TypeVar("Parsed")

@@ -38,6 +38,8 @@ class TopicBacklog(Response):
     """Why the log cannot be read, if it cannot."""
     format: StorageFormat = StorageFormat.ICEBERG
     """Which tables the broker wants the messages in."""
+    in_table_below: int = 0
+    """All messages below it were in a table once: a table that ends before it is not the topic's whole table."""
 
     @property
     def name(self) -> TopicName:

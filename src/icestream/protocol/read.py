@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from icestream.model.errors import InvalidRequestError
 from icestream.model.messages import Frame
-from icestream.protocol.parsing import MAX_REQUEST_BYTES, Int64, Request, convert
+from icestream.protocol.parsing import MAX_REQUEST_BYTES, Count, Int64, Request, convert
 
 
 class ReadTicket(Request):
@@ -24,7 +24,7 @@ class ReadTicket(Request):
     """See `StartPosition.from_json`."""
     end: Int64 | None = None
     follow: bool = False
-    max_messages: Int64 | None = None
+    max_messages: Count | None = None
     columns: list[str] | None = None
     filter: str | None = None
     committed: bool = False

@@ -60,7 +60,8 @@ class BrokerTopics:
             )
         durable_end = found.log.durable_end
         try:
-            table = found.find_table()
+            # Of a lost table no rows would look like an empty topic. Fresh rows may all be in the log or the cloud.
+            table = found.find_table() if fresh else found.find_checked_table()
         except UnavailableError:
             if not fresh:
                 raise

@@ -144,9 +144,9 @@ class CloudTier:
     def holds(self, offset: int) -> bool:
         return self.objects.span_at(offset) is not None
 
-    def offset_at_time(self, time_us: int) -> int | None:
-        """Return the first offset in the objects that was published at or after a time; None if there is none."""
-        return offset_at_time(self.objects, self._store, self._pool, time_us)
+    def offset_at_time(self, time_us: int, first: int = 0) -> int | None:
+        """Return the first offset from `first` on that was published at or after a time; None if there is none."""
+        return offset_at_time(self.objects, self._store, self._pool, time_us, first)
 
 
 class CloudTierRead:

@@ -63,35 +63,36 @@ def _at_time(
     time_us: int, log: Log | None, find_table: "Callable[[], TopicTable | None]", cloud: CloudTier | None
 ) -> int:
     found: list[int] = []
+    first = 0
     if log is not None:
-        start = log.start_offset
+        start, first = log.start_offset, log.stream.reset_before(time_us)
         found.append(offset_at_time(log, time_us))
-        if start == 0 or found[0] > start:
+        if start <= first or found[0] > start:
             return found[0]  # the log also has messages before that time
         if cloud is not None:
             try:
-                is_known = _look_in_cloud(time_us, start, cloud, found)
+                is_known = _look_in_cloud(time_us, start, cloud, found, first)
             except IcestreamError:
                 if _committed(find_table()) < start:
                     raise
                 is_known = False  # the table has all that is not in the log
             if is_known:
                 return min(found)
-    in_table = _asked(find_table, lambda table: table.offset_at_time(time_us))
+    in_table = _asked(find_table, lambda table: table.offset_at_time(time_us, first))
     if in_table is not None:
         found.append(in_table)
     return min(found, default=0)
 
 
-def _look_in_cloud(time_us: int, log_start: int, cloud: CloudTier, found: list[int]) -> bool:
+def _look_in_cloud(time_us: int, log_start: int, cloud: CloudTier, found: list[int], not_before: int) -> bool:
     """Add the objects' first offset from a time on; return whether that is certainly the first one of the topic."""
     first, end = cloud.first_offset, cloud.end_offset
     if first is None:
         return False
-    in_cloud = cloud.offset_at_time(time_us)
+    in_cloud = cloud.offset_at_time(time_us, not_before)
     if in_cloud is not None:
         found.append(in_cloud)
-        return first == 0 or in_cloud > first
+        return first <= not_before or in_cloud > first
     return end >= log_start
 
 

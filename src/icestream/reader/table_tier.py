@@ -112,7 +112,7 @@ class TableTier:
 
 
 class TableTierRead:
-    """One scan. A missing row is an error, unless a repair gave its message up or a filter leaves it out."""
+    """One scan. A missing row is an error, unless the table says why it is absent or a filter leaves it out."""
 
     def __init__(self, tier: TableTier, table: "TopicTable", start: int, end: int, selection: Selection) -> None:
         self._tier = tier
@@ -158,8 +158,9 @@ class TableTierRead:
         if offset < self._expected:
             raise self._damaged(f"the table has offset {offset} after {self._expected - 1}")
         if offset > self._expected and not self._is_filtered:
-            for first, end in self._table.lost_ranges.gaps(self._expected, offset):
-                raise self._damaged(f"the table has no offset {first}" + (f" to {end - 1}" if end - first > 1 else ""))
+            for first, end in self._table.absent_ranges.gaps(self._expected, offset):
+                what = f"the table has no offset {first}" + (f" to {end - 1}" if end - first > 1 else "")
+                raise self._table.missing_rows_error(what)
 
     def _damaged(self, what: str) -> DamagedError:
         return DamagedError(

@@ -4,14 +4,14 @@ A tier is a store that holds a range of a topic's offsets and reads them in orde
 in a topic: it chooses the nearest tier that holds the next offset.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from icestream.model.errors import InvalidRequestError, OffsetOutOfRangeError
+from icestream.model.errors import IcestreamError, InvalidRequestError, OffsetOutOfRangeError
 from icestream.model.messages import OFFSET, conform
 
 if TYPE_CHECKING:
@@ -118,10 +118,20 @@ _MAX_CHANGES = 8
 class TopicReader:
     """One reader's position. Not thread-safe: each thread makes its own."""
 
-    def __init__(self, tiers: Sequence[Tier], offset: int, selection: Selection, *, place: str) -> None:
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        offset: int,
+        selection: Selection,
+        *,
+        place: str,
+        explain: Callable[[int], IcestreamError | None] = lambda _: None,
+    ) -> None:
+        """`explain` returns a better error than the reader's own for an offset that no tier holds, if there is one."""
         self._tiers = tiers
         self._selection = selection
         self._place = place
+        self._explain = explain
         self._current: TierRead | None = None
         self.offset = offset
         """The offset of the next message."""
@@ -198,8 +208,8 @@ class TopicReader:
             raise self._in_no_tier(min(starts))
         return None
 
-    def _in_no_tier(self, next_offset: int) -> OffsetOutOfRangeError:
-        return OffsetOutOfRangeError(
+    def _in_no_tier(self, next_offset: int) -> IcestreamError:
+        return self._explain(self.offset) or OffsetOutOfRangeError(
             f"no tier of the topic holds offset {self.offset}; the next offset that one holds is {next_offset}",
             operation="read",
             place=self._place,

@@ -27,6 +27,12 @@ def create_topic(storage: IcebergStorage, request: CreateTopic, *, if_not_exists
     return topic.describe()
 
 
+def missing_messages(topic: Topic, first: int, end: int) -> dict[str, int]:
+    """Return what readers are told of messages that are missing for good: how many, and how many were deleted."""
+    removed = topic.count_removed(first, end)
+    return {"lost": end - first, "removed": removed} if removed else {"lost": end - first}
+
+
 def topics_of(storage: IcebergStorage, caller: Caller, prefix: str = "") -> list[Topic]:
     """Return the topics that a caller may see, by name."""
     return [topic for topic in storage.topics.find(prefix) if caller.may(topic.name.namespace)]
@@ -79,3 +85,13 @@ def broker_stats(storage: IcebergStorage, version: str, topics: int) -> BrokerSt
         disk_free_bytes=storage.disk.free_bytes,
         disk_full=storage.disk.is_full,
     )
+
+
+def check_change(storage: IcebergStorage, caller: Caller, topic: TopicName, name: str, *, operation: str) -> None:
+    """Raise if a subscription is the operator's: its dead letters go where the caller may not touch anything.
+
+    Raise too if the topic is not the caller's. A subscription that does not exist is left to the operation itself.
+    """
+    caller.check(topic.namespace, operation=operation)
+    with contextlib.suppress(SubscriptionNotFoundError):
+        check_dead_letters(caller, topic, name, storage.subscriptions.get(topic, name).options, operation=operation)

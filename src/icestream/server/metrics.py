@@ -29,6 +29,7 @@ from icestream.storage import (
     PipelineFigures,
     TenantFigures,
     Topic,
+    seconds_ahead,
     table_figures,
     upload_figures,
 )
@@ -232,7 +233,18 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
     quarantined = GaugeMetricFamily(
         "icestream_topic_quarantined", "Frames of the topic that are quarantined.", labels=labels
     )
+    unusable = GaugeMetricFamily(
+        "icestream_topic_table_unusable", "1 while the table is lost or was set back.", labels=labels
+    )
+    ahead = GaugeMetricFamily(
+        "icestream_topic_publish_time_ahead_seconds",
+        "How far publish times are ahead of the clock; 0 if less than a minute.",
+        labels=labels,
+    )
     for topic, log in reported:
+        ahead.add_metric([str(topic.name)], seconds_ahead(log))
+        if topic.record.has_table:
+            unusable.add_metric([str(topic.name)], float(topic.table_error is not None))
         quarantined.add_metric([str(topic.name)], topic.committed.quarantined)
         for gauge, figure in zip((committed, lag, lag_bytes, lag_seconds), table_figures(topic, log), strict=True):
             if figure is not None:
@@ -246,7 +258,8 @@ def _topic_metrics(reported: list[tuple[Topic, Log]]) -> Iterator[Metric]:
         misses.add_metric(name, log.cache.misses)
         for possible in LogState:
             states.add_metric([*name, possible.value], float(possible is state))
-    yield from (start, end, nbytes, segments, hits, misses, states, committed, lag, lag_bytes, lag_seconds, quarantined)
+    yield from (start, end, nbytes, segments, hits, misses, states)
+    yield from (committed, lag, lag_bytes, lag_seconds, quarantined, unusable, ahead)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from icestream.model.errors import DamagedError, IncompatibleTableError
+from icestream.model.errors import IncompatibleTableError
 from icestream.spark.columns import FrameRows
 from icestream.spark.options import OPERATION, SourceOptions
 from icestream.spark.plan import OffsetRange
@@ -38,9 +38,7 @@ def read_history(options: SourceOptions, part: OffsetRange, rows: FrameRows) -> 
         for batch in table.scan(part.start, part.end, rows.stream_columns(table.stream_schema)):
             count += batch.num_rows
             yield batch
-        if count < (held := sum(end - first for first, end in table.lost_ranges.gaps(part.start, part.end))):
-            raise DamagedError(
-                f"the table has {count} messages from {part.start} to {part.end}, not {held}",
-                operation=OPERATION,
-                place=str(options.topic),
+        if count < (held := sum(end - first for first, end in table.absent_ranges.gaps(part.start, part.end))):
+            raise table.missing_rows_error(
+                f"the table has {count} messages from {part.start} to {part.end}, not {held}"
             )

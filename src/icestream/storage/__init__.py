@@ -33,7 +33,8 @@ from icestream.model.enums import AckLevel
 from icestream.model.offsets import StartPosition
 from icestream.reader import TopicReader
 from icestream.storage.cloud.admin import cloud_objects, flush_topic, recover_topic, recoverable_topics
-from icestream.storage.facade import IcebergStorage, open_store
+from icestream.storage.facade import IcebergStorage, open_existing_store, open_store
+from icestream.storage.housekeeping import seconds_ahead
 from icestream.storage.logs import LOCK_FILE, exclusive_directory
 from icestream.storage.pipeline_figures import PipelineFigures
 from icestream.storage.publishing import ByteBudget, PublishItem
@@ -42,6 +43,7 @@ from icestream.storage.record import TopicRecord, topic_schema
 from icestream.storage.stats import table_figures, topic_stats, upload_figures
 from icestream.storage.tenant_figures import OTHER_TENANT, TenantFigures
 from icestream.storage.topic import Topic
+from icestream.storage.topics import stored_records
 
 __all__ = [
     "LOCK_FILE",
@@ -60,9 +62,12 @@ __all__ = [
     "cloud_objects",
     "exclusive_directory",
     "flush_topic",
+    "open_existing_store",
     "open_store",
     "recover_topic",
     "recoverable_topics",
+    "seconds_ahead",
+    "stored_records",
     "table_figures",
     "topic_schema",
     "topic_stats",

@@ -177,4 +177,5 @@ class Backlog:
             awaited_end=self._table_watch.awaited_end(watched.topic),
             error=None if watched.error is None else str(watched.error),
             format=self._format,
+            in_table_below=watched.topic.in_table_below if log is not None else 0,
         )

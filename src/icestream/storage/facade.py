@@ -27,7 +27,7 @@ from icestream.storage.backlog import Backlog
 from icestream.storage.cloud.recovery import RecoveryReport
 from icestream.storage.cloud.topic_cloud import Cloud
 from icestream.storage.disk import DISK_WATCH_SECONDS, Disk
-from icestream.storage.housekeeping import Periodic, keep_logs, stop_all, sync_logs
+from icestream.storage.housekeeping import ClockWatch, Periodic, keep_logs, stop_all, sync_logs
 from icestream.storage.logs import exclusive_directory
 from icestream.storage.publishing import ByteBudget, Publishing, PublishItem
 from icestream.storage.read_only import ReadOnlyStorage
@@ -121,7 +121,13 @@ class IcebergStorage:
         self.disk = Disk(wal.dir, wal.min_free_mb)
         self.publishing = Publishing(self.settings.server, self.budget, self.disk, self.table_watch)
         interval_seconds = wal.file_sync.interval_ms / 1000
-        keeper = Periodic("log-keeper", interval_seconds, lambda: keep_logs(topics.opened(), keeper.rest))
+        clock_watch = ClockWatch()
+
+        def keep() -> None:
+            clock_watch.look(topics.opened())
+            keep_logs(topics.opened(), keeper.rest)
+
+        keeper = Periodic("log-keeper", interval_seconds, keep)
         self.retention = Retention(topics.find, self.settings, self.disk)
         pruner = Periodic("retention", wal.retention.check_interval_minutes * 60, self.retention.run)
         disk_watch = Periodic("disk", DISK_WATCH_SECONDS, self.retention.keep_room, max_share=0.5)
@@ -361,6 +367,14 @@ def open_store(settings: Settings) -> MetadataStore:
             )
         )
     return open_metadata_store(sqlite_path=metadata.sqlite_path)
+
+
+def open_existing_store(settings: Settings) -> MetadataStore:
+    """Open the metadata store for reading; an empty one if its SQLite file is missing: opening would create it."""
+    path = settings.metadata.sqlite_path
+    if not settings.metadata.etcd_endpoint and path is not None and not path.exists():
+        return open_metadata_store(in_memory=True)
+    return open_store(settings)
 
 
 def log_options(settings: Settings) -> LogOptions:

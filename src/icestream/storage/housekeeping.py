@@ -1,4 +1,4 @@
-"""Regular work on open logs: syncs in mode `interval`, checkpoints, rotation by age."""
+"""Regular work on open logs: syncs in mode `interval`, checkpoints, rotation by age, a look at their publish times."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -7,6 +7,7 @@ from time import monotonic, perf_counter
 import structlog
 
 from icestream.model.errors import IcestreamError
+from icestream.storage.repeated_warnings import RepeatedWarnings
 from icestream.wal import Log, LogState
 
 _log = structlog.get_logger(__name__)
@@ -86,6 +87,36 @@ def keep_logs(logs: list[Log], rest: Callable[[float], bool]) -> None:
         _do(Log.checkpoint, log)
         if not rest(perf_counter() - started):
             return
+
+
+MAX_CLOCK_AHEAD_SECONDS = 60.0
+"""Publish times that are farther ahead of the clock are reported."""
+
+
+def seconds_ahead(log: Log) -> float:
+    """Return how far publish times are ahead of the clock; 0 if that is little, as two machines' clocks differ."""
+    ahead = log.clock_ahead_us / 1e6
+    return ahead if ahead > MAX_CLOCK_AHEAD_SECONDS else 0.0
+
+
+class ClockWatch:
+    """Logs which topics' publish times are ahead of the clock: a clock that was wrong once pins them there."""
+
+    def __init__(self) -> None:
+        self._warnings = RepeatedWarnings()
+
+    def look(self, logs: list[Log]) -> None:
+        for log in logs:
+            topic, ahead = log.stream.topic, seconds_ahead(log)
+            if not ahead:
+                self._warnings.end(topic)
+            elif self._warnings.is_due(topic):
+                _log.warning(
+                    "publish_time_ahead",
+                    topic=topic,
+                    ahead_seconds=round(ahead),
+                    remedy=f"correct the clock, then `icestream topic reset-clock {topic}`",
+                )
 
 
 def _do(chore: Callable[[Log], None], log: Log) -> None:

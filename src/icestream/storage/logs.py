@@ -218,9 +218,9 @@ def directory_in_use(directory: Path) -> bool:
 @contextlib.contextmanager
 def exclusive_directory(directory: Path) -> Iterator[None]:
     """Lock a directory for this process. The operating system unlocks it however the process ends."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(0o700, parents=True, exist_ok=True)
     path = directory / LOCK_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

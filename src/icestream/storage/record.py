@@ -41,6 +41,8 @@ class TopicRecord(TopicAttributes, frozen=True, kw_only=True, forbid_unknown_fie
     """Identifies the one log that may take messages; see `icestream.storage.logs.log_id`. Empty: none was noted yet."""
     log_location: str = ""
     """Host and data directory of that log when it was first opened. For error messages only."""
+    in_table_below: int = 0
+    """All messages below it have been in the table. Only for a recovered topic, whose log does not tell it."""
     deleting: bool = False
     keep_table: bool = False
     """Whether the table stays when the topic is deleted."""

@@ -23,7 +23,13 @@ from icestream.config import CloudRetentionSettings, RetentionSettings, Settings
 from icestream.model.clock import Clock, now_us
 from icestream.model.errors import UnavailableError
 from icestream.model.units import MIB
-from icestream.storage.cloud.retention import confirmed_end, expired_below, remove_objects, remove_orphans
+from icestream.storage.cloud.retention import (
+    confirmed_end,
+    expired_below,
+    published_before,
+    remove_objects,
+    remove_orphans,
+)
 from icestream.storage.cloud.topic_cloud import TopicCloud
 from icestream.storage.disk import Disk
 from icestream.storage.topic import Topic
@@ -152,7 +158,7 @@ def _prune(topic: Topic, stores: StoreOutages, minutes: int | None, megabytes: i
             gone = topic.cloud.objects.first_offset or 0
         log.rotate_past(gone)  # else the log of an idle topic would keep it for long
     below = _removable_below(topic, log, stores, minutes, megabytes, now_us)
-    count = log.prune(below) if below > log.start_offset else 0
+    count = topic.prune_log(below) if below > log.start_offset else 0
     if count:
         _log.info("segments_removed", topic=topic.record.topic, segments=count, start_offset=log.start_offset)
     return count
@@ -188,9 +194,11 @@ def prunable_below(
     snapshot = log.snapshot
     nbytes = log.nbytes
     below = snapshot.start_offset
-    for segment in snapshot.sealed:
+    firsts = [*(segment.footer.first_time_us for segment in snapshot.sealed[1:]), snapshot.active.first_time_us]
+    ends = published_before([segment.footer.last_time_us for segment in snapshot.sealed], firsts)
+    for segment, last_time_us in zip(snapshot.sealed, ends, strict=True):
         footer = segment.footer
-        too_old = minutes is not None and footer.last_time_us < now_us - minutes * _MINUTE_US
+        too_old = minutes is not None and last_time_us < now_us - minutes * _MINUTE_US
         too_much = megabytes is not None and nbytes > megabytes * MIB
         is_expired = footer.end_offset <= expired_below
         if footer.end_offset > committed or not (too_old or too_much or is_expired):

@@ -6,6 +6,7 @@ from icestream.model.clock import now_us
 from icestream.model.errors import DamagedError, IcestreamError, LogLostError
 from icestream.protocol.admin import TopicStats
 from icestream.storage.cloud.uploads import age_seconds
+from icestream.storage.housekeeping import seconds_ahead
 from icestream.storage.topic import Topic
 from icestream.wal import Log, LogState
 
@@ -35,6 +36,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         cache_hits=log.cache.hits,
         cache_misses=log.cache.misses,
         last_publish_time_us=last_time_us or None,
+        publish_time_ahead_seconds=seconds_ahead(log) or None,
         snapshot_id=topic.committed.snapshot_id,
         quarantined=topic.committed.quarantined,
         storage=topic.record.storage,
@@ -43,6 +45,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         parquet_lag_messages=(
             None if topic.parquet_offset is None else max(0, snapshot.end_offset - topic.parquet_offset)
         ),
+        table_error=topic.table_error,
         error=log.taken_over,
         **table_figures(topic, log)._asdict(),
         **upload_figures(topic)._asdict(),

@@ -20,9 +20,10 @@ import structlog
 
 from icestream.config import Settings
 from icestream.model.clock import now_us
-from icestream.model.errors import IcestreamError, OverloadedError, UnavailableError
+from icestream.model.errors import IcestreamError, OverloadedError, TableLostError, UnavailableError
 from icestream.model.names import TopicName
 from icestream.storage.record import no_table
+from icestream.storage.repeated_warnings import RepeatedWarnings
 from icestream.storage.topic import TableProgress, Topic
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class TableWatch:
         self._numbers = count()
         self._in_turn: deque[Topic] = deque()
         self._closed = False
-        self._catalog_error: str | None = None
+        self._warnings = RepeatedWarnings()
         self._opening = threading.Lock()
         self._opened: Tables | None = None
         self._thread = threading.Thread(target=self._run, name="table-watch", daemon=True)
@@ -212,15 +213,40 @@ class TableWatch:
         return log is not None and log.durable_end > 0 and topic.committed_in_all_tables < log.durable_end
 
     def _look(self, topic: Topic) -> None:
+        name = str(topic.name)
         try:
-            found = [self._read(name, topic.record.stream_id) for name in topic.fed_tables]
+            found = [self._read(table, topic.record.stream_id) for table in topic.fed_tables]
+            lost = self._lost_error(topic, found)
         except IcestreamError as error:
-            if str(error) != self._catalog_error:
-                self._catalog_error = str(error)
-                _log.warning("catalog_read_failed", topic=str(topic.name), error=str(error))
+            if error.retryable:  # an outage concerns all tables: it is said once, not for each topic
+                if self._warnings.is_due(""):
+                    _log.warning("catalog_read_failed", topic=name, error=str(error))
+            else:
+                topic.table_error = str(error)
+                if self._warnings.is_due(name):
+                    _log.warning("table_unusable", topic=name, error=str(error))
             return
-        self._catalog_error = None
+        self._warnings.end("")
+        if lost is None:
+            if topic.table_error is not None:
+                _log.info("table_usable_again", topic=name, committed_offset=found[0].offset)
+            topic.table_error = None
+            self._warnings.end(name)
+        else:
+            topic.table_error = str(lost)
+            if self._warnings.is_due(name):
+                _log.error("table_lost", topic=name, error=lost.message, remedy=lost.remedy, **lost.details)
         self._show(topic, *found)
+
+    def _lost_error(self, topic: Topic, found: list[TableProgress]) -> TableLostError | None:
+        """Return the error if the tables end before the offset that the topic's table has reached once."""
+        if max(one.offset or 0 for one in found) >= topic.in_table_below:
+            return None
+        try:
+            topic.find_fullest_table()
+        except TableLostError as error:
+            return error
+        return None
 
     def _read(self, name: TopicName, stream_id: str) -> TableProgress:
         """Return a table's progress; nothing for a missing table, and for one of another stream."""

@@ -18,6 +18,7 @@ from icestream.model.errors import (
     InvalidMessageError,
     InvalidRequestError,
     OffsetOutOfRangeError,
+    TableLostError,
     TooLargeError,
     TopicNotFoundError,
     UnavailableError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _MAX_SEQUENCE = 1 << 62
 _CANCEL_CHECK_SECONDS = 1.0
+_FIRST_EPOCH = 1
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Topic:
         open_log: Callable[[TopicRecord], Log],
         reading: ReadContext | None = None,
         cloud: TopicCloud | None = None,
+        note_in_table: "Callable[[Topic, int], None]" = lambda _topic, _below: None,
     ) -> None:
         self.use(record)
         self.name: TopicName = record.name
@@ -103,10 +106,13 @@ class Topic:
         """Of the first table that the storage format feeds."""
         self.second_table_progress: TableProgress | None = None
         """Of the second table, if the format feeds two."""
+        self.table_error: str | None = None
+        """Why the table cannot be relied on, as last read from the catalog."""
         self.cloud = cloud
         """The topic's cloud objects, if the settings name an object store."""
         self._reading = reading or ReadContext()
         self._open_log = open_log
+        self._note_in_table = note_in_table
         self._opening = threading.Lock()
         self._log: Log | None = None
         self._cloud_tier: CloudTier | None = None
@@ -234,7 +240,7 @@ class Topic:
         """Return the offset that a start position means now; raise if it means none, or a needed catalog fails."""
         log = self.log
         by_snapshot = start.kind in ("snapshot", "tag")
-        find = self.find_table if by_snapshot else self._find_fullest_table
+        find = self.find_checked_table if by_snapshot else self.find_fullest_table
         return resolve(start, log, find, str(self.name), self._cloud_tier)
 
     def reader(
@@ -243,7 +249,7 @@ class Topic:
         """Return a reader with its own position, over all tiers; see `icestream.reader`."""
         selection = Selection.of(self.stream_schema, columns, where)
         offset = self.start_offset_of(start)
-        return TopicReader(self._tiers, offset, selection, place=str(self.name))
+        return TopicReader(self._tiers, offset, selection, place=str(self.name), explain=self._why_in_no_tier)
 
     def find_table(self) -> "TopicTable | None":
         """Return the topic's table as the catalog has it now; None if there is none, or one of an earlier topic."""
@@ -262,14 +268,64 @@ class Topic:
         """The names of the tables that messages are written to."""
         return self._reading.format.fed(self.name)
 
-    def _find_fullest_table(self) -> "TopicTable | None":
-        """Return the table that reaches farther; the second is not read if the first has all that the log lacks."""
+    def find_fullest_table(self) -> "TopicTable | None":
+        """Return the table that reaches farther; the second is not read if the first has all that the log lacks.
+
+        Raise `TableLostError` if neither reaches as far as the topic's table once did.
+        """
         table = self.find_table()
         committed = table.ledger.committed_offset if table is not None else 0
-        if committed >= self.log.start_offset:
+        if committed >= max(self.log.start_offset, self.in_table_below):
             return table
         other = self.find_other_table()
-        return other if other is not None and other.ledger.committed_offset > committed else table
+        if other is not None and other.ledger.committed_offset > committed:
+            table, committed = other, other.ledger.committed_offset
+        if committed < self.in_table_below:
+            raise TableLostError.of(str(self.name), committed, self.in_table_below)
+        return table
+
+    def find_checked_table(self) -> "TopicTable | None":
+        """Return the topic's table as `find_table` does; raise `TableLostError` if it is lost."""
+        table = self.find_table()
+        if (table.ledger.committed_offset if table is not None else 0) < self.in_table_below:
+            self.find_fullest_table()
+        return table
+
+    def count_removed(self, first: int, end: int) -> int:
+        """Return how many rows of a range another engine deleted from the table; 0 while the catalog is away."""
+        with contextlib.suppress(IcestreamError):
+            table = self.find_table()
+            return table.removed_ranges.count_in(first, end) if table is not None else 0
+        return 0
+
+    @property
+    def in_table_below(self) -> int:
+        """The offset below which all messages have been in the table; 0 if nothing proves that any were.
+
+        A log gives up only what the table has, so its start proves it. The log of a recovered topic begins where the
+        lost one ended instead; the record notes what was known then, and what its log has given up since.
+        """
+        if not self.record.has_table:
+            return 0
+        return max(self.record.in_table_below, self.log.start_offset if self.record.epoch == _FIRST_EPOCH else 0)
+
+    def prune_log(self, below: int) -> int:
+        """Remove segments below an offset, which the table has; return how many. First note what the log cannot tell.
+
+        After a crash between the two the record claims what is true, and the log is longer than needed.
+        """
+        if self.record.has_table and self.record.epoch != _FIRST_EPOCH and below > self.record.in_table_below:
+            self._note_in_table(self, below)
+        return self.log.prune(below)
+
+    def _why_in_no_tier(self, offset: int) -> IcestreamError | None:
+        """Return why no tier holds an offset, if the reason is a lost table."""
+        try:
+            if offset < self.in_table_below:
+                self.find_fullest_table()
+        except IcestreamError as error:
+            return error
+        return None
 
     def _find(self, name: TopicName) -> "TopicTable | None":
         if not self.record.has_table:

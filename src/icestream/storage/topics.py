@@ -278,7 +278,7 @@ class Topics:
 
     def _topic(self, record: TopicRecord) -> Topic:
         cloud = self._cloud.of(record.name, record.stream_id) if self._cloud is not None else None
-        return Topic(record, self._open_log, self._reading, cloud)
+        return Topic(record, self._open_log, self._reading, cloud, self._note_in_table)
 
     def update(self, name: TopicName | str, changes: dict[str, Any]) -> Topic:
         topic = self.get(name)
@@ -415,6 +415,19 @@ class Topics:
                     topic.record = replace(topic.record, has_log=True, log_id=identity, log_location=found.log_location)
                 return None
 
+    def _note_in_table(self, topic: Topic, below: int) -> None:
+        """Note in the record that all messages below an offset have been in the table."""
+        while True:
+            with self._changing:
+                entry, found = self._current(topic.record)
+                found = replace(found, in_table_below=max(found.in_table_below, below))
+                try:
+                    self._metadata.compare_and_swap(keys.topic(found.name), entry.mod_revision, found.to_bytes())
+                except ConflictError:
+                    continue  # the record has changed: read it again
+                topic.record = replace(topic.record, in_table_below=found.in_table_below)
+                return
+
     def _current(self, record: TopicRecord) -> tuple[Entry, TopicRecord]:
         """Read a topic's record as the metadata store has it now."""
         entry = self._metadata.get(keys.topic(record.name))
@@ -530,6 +543,12 @@ class Topics:
         """Report a topic that cannot be read. It does not keep the others from being served."""
         self._unreadable[name] = error
         _log.error("topic_unreadable", topic=str(name), error=str(error))
+
+
+def stored_records(metadata: MetadataStore) -> list[TopicRecord]:
+    """Return the records of all topics that a metadata store has and that are not being deleted, by name."""
+    found = (TopicRecord.from_bytes(entry.value) for entry in scan(metadata, keys.topics()))
+    return sorted((record for record in found if not record.deleting), key=lambda record: record.name)
 
 
 def check_table(schema: pa.Schema | None, partition_by: Sequence[str], sort_by: Sequence[str]) -> None:

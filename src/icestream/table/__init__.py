@@ -45,6 +45,8 @@ from icestream.table.quarantine import (
     read_record,
     read_retried,
 )
+from icestream.table.registration import Registration, find_registration, register
+from icestream.table.removed_rows import RemovedRows
 from icestream.table.scan import OpenFile, ReadLimits, RowGroup, ScanRequest, ordered_scan
 from icestream.table.schema import check_table_schema, stored_fields, to_stored
 from icestream.table.spark_catalog import spark_catalog_options
@@ -59,6 +61,8 @@ __all__ = [
     "OpenFile",
     "QuarantineRecord",
     "ReadLimits",
+    "Registration",
+    "RemovedRows",
     "RowGroup",
     "ScanRequest",
     "StoredFile",
@@ -71,6 +75,7 @@ __all__ = [
     "check_table_schema",
     "copy_entry",
     "filter_notes",
+    "find_registration",
     "mark_retried",
     "ordered_scan",
     "quarantine_frame",
@@ -79,6 +84,7 @@ __all__ = [
     "read_frame",
     "read_record",
     "read_retried",
+    "register",
     "sample_row",
     "spark_catalog_options",
     "stored_fields",

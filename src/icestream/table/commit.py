@@ -22,6 +22,7 @@ files, so commits stay fast.
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -29,6 +30,7 @@ from uuid import uuid4
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
+    DataFile,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -61,6 +63,7 @@ from pyiceberg.table.update import (
 )
 
 from icestream.model.errors import (
+    CatalogUnavailableError,
     CommitConflictError,
     CommitUnknownError,
     DamagedError,
@@ -132,6 +135,33 @@ class ManifestWriters:
             return [*manifests]
         merged = self.merged(group)
         return [*([merged] if merged else []), *(manifest for manifest in manifests if manifest not in set(group))]
+
+    def without(
+        self, manifests: Sequence[ManifestFile], replaced: frozenset[str]
+    ) -> tuple[list[ManifestFile], list[DataFile]]:
+        """Return the data manifests without some files, and the files that go: those, and all delete files."""
+        kept: list[ManifestFile] = []
+        gone: list[DataFile] = []
+        for manifest in manifests:
+            entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+            if manifest.content is ManifestContent.DELETES:
+                gone += [entry.data_file for entry in entries]
+            elif not any(entry.data_file.file_path in replaced for entry in entries):
+                kept.append(manifest)
+            else:
+                gone += [entry.data_file for entry in entries if entry.data_file.file_path in replaced]
+                kept.append(self._write(manifest.partition_spec_id, [self._kept(entry, replaced) for entry in entries]))
+        return kept, gone
+
+    def _kept(self, entry: ManifestEntry, replaced: frozenset[str]) -> ManifestEntry:
+        goes = entry.data_file.file_path in replaced
+        return ManifestEntry.from_args(
+            status=ManifestEntryStatus.DELETED if goes else ManifestEntryStatus.EXISTING,
+            snapshot_id=self._snapshot_id if goes else entry.snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
 
     def write_list(self, manifests: Sequence[ManifestFile], parent_id: int | None, sequence_number: int) -> str:
         """Write the manifest list, and return its location."""
@@ -236,27 +266,88 @@ def commit_files(
             expired = _without_newly_tagged(table, snapshots_to_expire(metadata, state.settings.max_snapshots))
         except FileNotFoundError as error:
             raise _missing_file(state, error) from error
-        updates: list[TableUpdate] = [
-            AddSnapshotUpdate(snapshot=snapshot),
-            SetSnapshotRefUpdate.model_validate(
-                {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot.snapshot_id}
-            ),
-            SetPropertiesUpdate(updates=properties),
-        ]
+        updates: list[TableUpdate] = [*_new_head(snapshot), SetPropertiesUpdate(updates=properties)]
         if expired:
             ids = [old.snapshot_id for old in expired]
             updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids}))
-        requirements: list[TableRequirement] = [
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}),
-        ]
-        response = _send(table, tuple(requirements), tuple(updates))
+        response = _send(table, _same_state(metadata), tuple(updates))
     made = state.with_table(
         Table(table.name(), response.metadata, response.metadata_location, table.io, table.catalog, table.config),
         manifests,
     )
     state.unused_files.after_commit(table, made.iceberg, expired)
     return made
+
+
+@dataclass(frozen=True)
+class FileReplacement:
+    """Data files that are written again without the rows that delete files name."""
+
+    replaced: frozenset[str]
+    """Paths of the old files."""
+    added: tuple[WrittenFile, ...]
+
+
+def commit_properties(state: "TopicTable", properties: dict[str, str]) -> "TopicTable":
+    """Set properties of the table; the snapshot stays. Return the new state."""
+    return _commit_updates(state, [SetPropertiesUpdate(updates=properties)])
+
+
+def commit_replacement(state: "TopicTable", change: FileReplacement, properties: dict[str, str]) -> "TopicTable":
+    """Replace data files, drop all delete files, and set properties, in one commit. Return the new state.
+
+    The steps are 2 and 3 of `commit_files`. The ledger stays, and the new snapshot repeats it.
+    """
+    metadata = state.iceberg.metadata
+    snapshot_id, sequence_number = metadata.new_snapshot_id(), metadata.next_sequence_number()
+    writers = ManifestWriters(metadata, state.iceberg.io, snapshot_id)
+    kept, gone = writers.without(state.manifests, change.replaced)
+    manifests = [*writers.added(change.added), *kept]
+    parent_id = metadata.current_snapshot_id
+    metrics = UpdateMetrics()
+    for file in change.added:
+        metrics.add_file(file.data_file)
+    for old in gone:
+        metrics.remove_file(old)
+    parent = metadata.current_snapshot()
+    summary = Summary(Operation.OVERWRITE, **metrics.to_dict(), **state.ledger.to_properties())
+    snapshot = Snapshot.model_validate(
+        {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent_id,
+            "sequence-number": sequence_number,
+            "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
+            "manifest-list": writers.write_list(manifests, parent_id, sequence_number),
+            "summary": update_snapshot_summaries(summary, parent.summary if parent else None),
+            "schema-id": metadata.current_schema_id,
+        }
+    )
+    return _commit_updates(state, [*_new_head(snapshot), SetPropertiesUpdate(updates=properties)])
+
+
+def _commit_updates(state: "TopicTable", updates: list[TableUpdate]) -> "TopicTable":
+    table = state.iceberg
+    response = _send(table, _same_state(table.metadata), tuple(updates))
+    return state.with_table(
+        Table(table.name(), response.metadata, response.metadata_location, table.io, table.catalog, table.config)
+    )
+
+
+def _same_state(metadata: TableMetadata) -> tuple[TableRequirement, ...]:
+    """Return the requirements that nobody has committed since the table was loaded."""
+    return (
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": metadata.current_snapshot_id}),
+    )
+
+
+def _new_head(snapshot: Snapshot) -> list[TableUpdate]:
+    return [
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate.model_validate(
+            {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot.snapshot_id}
+        ),
+    ]
 
 
 def _write_metadata(
@@ -297,6 +388,8 @@ def _send(
             place=place,
             remedy=_PLAN_AGAIN,
         ) from error
+    except CatalogUnavailableError:  # `sql_catalogs` looked for the catalog before the commit: nothing happened
+        raise
     except Exception as error:
         raise CommitUnknownError(
             f"the catalog did not respond as expected, so the commit may have happened: {short_reason(error)}",

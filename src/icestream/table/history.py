@@ -140,14 +140,14 @@ def first_offset(table: "TopicTable") -> int | None:
     return first.first_offset if first.first_offset >= 0 else _first_row(table, None)
 
 
-def offset_at_time(table: "TopicTable", time_us: int) -> int:
-    """Return the lowest offset published at or after a time; the committed offset if there is none."""
+def offset_at_time(table: "TopicTable", time_us: int, first: int = 0) -> int:
+    """Return the lowest offset from `first` on published at or after a time; the committed offset if there is none."""
     column = EnvelopeNames.of(table.stream_schema).publish_time
     where = Filter("", Compare(Field(column), ">=", Instant(time_us)))
-    found = _first_row(table, where)
+    found = _first_row(table, where, first)
     return table.ledger.committed_offset if found is None else found
 
 
-def _first_row(table: "TopicTable", where: Filter | None) -> int | None:
-    with closing(table.scan(columns=[table.offset_column], where=where, limits=_FEW)) as batches:
+def _first_row(table: "TopicTable", where: Filter | None, start: int = 0) -> int | None:
+    with closing(table.scan(start, columns=[table.offset_column], where=where, limits=_FEW)) as batches:
         return next((int(batch.column(table.offset_column)[0].as_py()) for batch in batches), None)

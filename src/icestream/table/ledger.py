@@ -5,9 +5,10 @@ that icestream writes repeats it. The properties are authoritative; the summarie
 older snapshot.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
@@ -24,6 +25,12 @@ LOST_RANGES = "icestream.lost-ranges"
 in quarantine: JSON pairs of first and end."""
 QUARANTINE = "icestream.quarantine"
 """The quarantined ones of these, with reason and file: a JSON list of objects."""
+
+REMOVED_RANGES = "icestream.removed-ranges"
+"""Offsets below the committed one without a row, because another engine deleted it and that was accepted: JSON pairs of
+first and end."""
+REMOVALS = "icestream.removals"
+"""Who deleted these: a JSON list of objects, the newest last."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +76,26 @@ def lost_properties(lost: OffsetRanges) -> dict[str, str]:
     return {LOST_RANGES: lost.to_text()} if lost else {}
 
 
-def read_lost_ranges(properties: Mapping[str, str], *, place: str) -> OffsetRanges:
+def read_ranges(properties: Mapping[str, str], name: str, *, place: str) -> OffsetRanges:
+    """Return the offsets of the property `LOST_RANGES` or `REMOVED_RANGES`."""
     try:
-        return OffsetRanges.parse(properties.get(LOST_RANGES))
+        return OffsetRanges.parse(properties.get(name))
     except ValueError as error:
         raise IncompatibleTableError(
-            f"the table's property {LOST_RANGES} cannot be parsed: {error}",
+            f"the table's property {name} cannot be parsed: {error}",
             operation="open table",
             place=place,
             remedy="restore it from an older metadata file; or remove it, then gaps count as damage",
         ) from error
+
+
+def read_removals(properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the deletions that were accepted, the newest last: a dictionary for each snapshot that deleted rows."""
+    try:
+        found = json.loads(properties.get(REMOVALS, "[]"))
+    except ValueError:
+        return []  # it only explains; the offsets are in another property
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def quarantine_properties(entries: Sequence[Quarantined]) -> dict[str, str]:

@@ -37,6 +37,7 @@ from pyiceberg.manifest import (
 
 from icestream.model.errors import DamagedError, IcestreamError, SnapshotExpiredError
 from icestream.table.catalogs import catalog_errors
+from icestream.table.deleting_snapshots import missing_rows_error
 from icestream.table.pruning import Pruning, compared
 
 if TYPE_CHECKING:
@@ -247,6 +248,8 @@ class FilePlan:
     end: int = NO_END
     pruning: Pruning | None = None
     window_files: int = WINDOW_FILES
+    with_deleted: bool = False
+    """Whether delete files are ignored: their rows are read too."""
 
     def windows(self) -> Iterator[list[PlannedFile]]:
         """Yield the files in order, at most `window_files` at a time."""
@@ -274,12 +277,14 @@ class FilePlan:
         manifests = self.table.manifests
         if not manifests or self.start >= self.end:
             return iter(())
-        if self.table.iceberg.catalog.supports_server_side_planning():
+        if not self.with_deleted and self.table.iceberg.catalog.supports_server_side_planning():
             from icestream.table.rest_catalog import server_planned  # noqa: PLC0415 - loaded only with a REST catalog
 
             if (planned_there := server_planned(self.table, self._expression(after))) is not None:
                 return planned_there
-        if any(manifest.content == ManifestContent.DELETES and live_files(manifest) != 0 for manifest in manifests):
+        deletes = [one for one in manifests if one.content == ManifestContent.DELETES and live_files(one) != 0]
+        if deletes and not self.with_deleted:
+            self._check_deletes(deletes)
             return self._with_deletes(after)
         wanted = [manifest for manifest in manifests if self._may_hold(manifest, after)]
         found = self.table.manifest_index.files(wanted, self.table.iceberg.io, self.table.offset_id, self._file_filter)
@@ -303,6 +308,13 @@ class FilePlan:
         offset, start = self.table.offset_column, self.start if after is None else max(self.start, after.first_offset)
         found = And(compared(offset, ">=", start), compared(offset, "<", self.end))
         return found if self.pruning is None else And(found, self.pruning.expression)
+
+    def _check_deletes(self, manifests: Sequence[ManifestFile]) -> None:
+        """Raise if there are delete files that name rows by their values: only a look into every file tells which."""
+        for manifest in manifests:
+            for entry in manifest.fetch_manifest_entry(self.table.iceberg.io, discard_deleted=True):
+                if entry.data_file.content is DataFileContent.EQUALITY_DELETES:
+                    raise missing_rows_error(self.table, "delete files name rows by their values")
 
     def _with_deletes(self, after: PlannedFile | None) -> Iterator[PlannedFile]:
         for task in self.table.iceberg.scan(row_filter=self._expression(after)).plan_files():

@@ -35,13 +35,13 @@ from icestream.model.errors import (
     CatalogUnavailableError,
     DamagedError,
     IcestreamError,
-    IncompatibleTableError,
     InvalidRequestError,
 )
 from icestream.model.filters import Filter
 from icestream.model.units import MIB
 from icestream.table.bloom import FileFilters
 from icestream.table.catalogs import short_reason
+from icestream.table.deleting_snapshots import missing_rows_error
 from icestream.table.planning import NO_END, FilePlan, PlannedFile, missing_file_error
 from icestream.table.pruning import FileColumnNames, Pruning
 from icestream.table.schema import Columns
@@ -82,6 +82,8 @@ class ScanRequest:
     where: Filter | None = None
     is_inspection: bool = False
     """Whether the offsets of each row group are read first, instead of trusting Parquet's statistics."""
+    with_deleted: bool = False
+    """Whether rows are read that delete files name."""
 
     @cached_property
     def columns(self) -> Columns:
@@ -172,12 +174,7 @@ class OpenFile:
         self.planned = planned
         self._request = request
         if planned.has_deletes:
-            raise IncompatibleTableError(
-                "rows of the table were deleted with delete files, which icestream cannot read",
-                operation="read table",
-                place=planned.path,
-                remedy="rewrite the data files with the engine that deleted them",
-            )
+            raise missing_rows_error(request.table, f"delete files name rows of {planned.path}")
         with self._reading():
             self._input: pa.NativeFile = request.table.iceberg.io.new_input(planned.path).open()
             try:
@@ -381,10 +378,12 @@ def ordered_scan(
     where: Filter | None = None,
     limits: ReadLimits = ReadLimits(),  # noqa: B008 - it cannot be changed
     on_row_group: OnRowGroup | None = None,
+    with_deleted: bool = False,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows with `start <= offset < end` that match `where`, with all or some of the stream's columns.
 
-    `on_row_group` is called for each row group that is opened; those of a file follow each other.
+    `on_row_group` is called for each row group that is opened; those of a file follow each other. Rows that delete
+    files name are an error, unless they are asked for.
     """
     stream = table.stream_schema
     names = tuple(stream.names if columns is None else columns)
@@ -392,7 +391,8 @@ def ordered_scan(
         raise InvalidRequestError(f"the topic has no columns {', '.join(unknown)}", operation="read table")
     if where is not None:
         where.check(stream)
-    request = ScanRequest(table, names, start, end, where, is_inspection=on_row_group is not None)
+    inspects = on_row_group is not None
+    request = ScanRequest(table, names, start, end, where, is_inspection=inspects, with_deleted=with_deleted)
     return _Scan(request, limits, on_row_group).batches()
 
 
@@ -451,7 +451,8 @@ class _Scan:
         self._on_row_group = on_row_group
         self._limits = limits
         self._pool = ThreadPoolExecutor(_threads(limits), thread_name_prefix="table-read")
-        self._plan = _FileQueue(FilePlan(request.table, request.start, request.end, request.pruning))
+        plan = FilePlan(request.table, request.start, request.end, request.pruning, with_deleted=request.with_deleted)
+        self._plan = _FileQueue(plan)
         self._opening: deque[tuple[PlannedFile, int, Future[OpenFile]]] = deque()
         self._waiting: list[_MergeInput] = []
         self._active: list[_MergeInput] = []

@@ -5,13 +5,16 @@ tasks that write files do not need it.
 """
 
 from pathlib import Path
+from typing import Any
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.sql import SqlCatalog
-from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
+
+from icestream.model.errors import CatalogUnavailableError
 
 _CREATE_TRIES = 3
 
@@ -38,11 +41,54 @@ def open_sql(name: str, properties: dict[str, str]) -> SqlCatalog:
     """Open a catalog in a database. Retry if another process creates the catalog's tables at the same time."""
     for attempt in range(_CREATE_TRIES):
         try:
-            return SqlCatalog(name, **properties)
+            catalog = SqlCatalog(name, **properties)
         except SQLAlchemyError as error:
             if attempt == _CREATE_TRIES - 1 or "exists" not in str(error):
                 raise
+        else:
+            watch_file(catalog.engine)
+            return catalog
     raise AssertionError
+
+
+def watch_file(engine: Engine) -> None:
+    """Let no connection outlive the file of a SQLite catalog.
+
+    SQLite reads on in a file that was moved away, fails to write to it, and makes an empty file when it connects again.
+    So each use looks at the path first: without a file it is an error, with another file it connects again.
+    """
+    path = engine.url.database or ""
+    if engine.url.get_backend_name() != "sqlite" or not path.startswith("/"):
+        return
+
+    @event.listens_for(engine, "do_connect")
+    def check_before_connecting(*_: object) -> None:
+        _identity(path)
+
+    @event.listens_for(engine, "connect")
+    def note_file(_connection: object, record: Any) -> None:
+        record.info["file"] = _identity(path)
+
+    @event.listens_for(engine, "checkout")
+    def check_file(_connection: object, record: Any, _proxy: object) -> None:
+        if record.info.get("file") != _identity(path):
+            raise DisconnectionError
+
+    engine.dispose()  # connections from before do not know their file
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Return what tells a file from another one at the same path."""
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        raise CatalogUnavailableError(
+            "the catalog is gone: its file was moved or deleted",
+            operation="open catalog",
+            place=path,
+            remedy="put it back; if it is lost, make a new one with `icestream table register --all`",
+        ) from None
+    return found.st_dev, found.st_ino
 
 
 def database_uri(uri: str, timeout_seconds: int) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -23,20 +24,29 @@ from pyiceberg.exceptions import (
     ResolveError,
     TableAlreadyExistsError,
 )
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.schema import Schema, promote
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from icestream.config import Settings, TableSettings
-from icestream.model.errors import CommitConflictError, IncompatibleTableError, InvalidRequestError
+from icestream.model.errors import CommitConflictError, IcestreamError, IncompatibleTableError, InvalidRequestError
 from icestream.model.filters import Filter
 from icestream.model.messages import EnvelopeNames, decode_schema, encode_schema
 from icestream.model.names import TopicName, copy_of, is_copy, topic_of_table
 from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.model.quarantine import Quarantined, quarantined_ranges
-from icestream.table.catalogs import catalog_errors, catalog_url, load_library, open_catalog
+from icestream.table.catalogs import (
+    catalog_errors,
+    catalog_properties,
+    catalog_url,
+    load_library,
+    open_catalog,
+    warehouse_location,
+)
 from icestream.table.commit import FORMAT_VERSION, check_plan, commit_files
+from icestream.table.deleting_snapshots import missing_rows_error
 from icestream.table.dropped_files import remove_table_files
 from icestream.table.files import HiddenUntilCompleteFileIO
 from icestream.table.history import (
@@ -47,7 +57,16 @@ from icestream.table.history import (
     offset_at_time,
     snapshot_of_tag,
 )
-from icestream.table.ledger import STREAM_ID, Ledger, read_ledger, read_lost_ranges, read_quarantine
+from icestream.table.ledger import (
+    LOST_RANGES,
+    REMOVED_RANGES,
+    STREAM_ID,
+    Ledger,
+    read_ledger,
+    read_quarantine,
+    read_ranges,
+    read_removals,
+)
 from icestream.table.parquet_copy.layout import (
     DATA_PATH,
     check_locations,
@@ -60,6 +79,7 @@ from icestream.table.parquet_copy.orphans import remove_own_files
 from icestream.table.partitions import partition_spec, sort_order
 from icestream.table.planning import FilePlan, ManifestIndex, PlannedFile
 from icestream.table.properties import SORT_BY, STREAM_SCHEMA, new_table_properties
+from icestream.table.removed_rows import RemovedRows, accept_deletes
 from icestream.table.scan import NO_END, ReadLimits, ordered_scan
 from icestream.table.schema import Columns, iceberg_schema
 from icestream.table.unused_files import UnusedFileRemover
@@ -92,7 +112,30 @@ class TopicTable:
     @cached_property
     def lost_ranges(self) -> OffsetRanges:
         """Offsets below the ledger without a row: their messages were given up or are in quarantine."""
-        return read_lost_ranges(self.properties, place=str(self.name))
+        return read_ranges(self.properties, LOST_RANGES, place=str(self.name))
+
+    @cached_property
+    def removed_ranges(self) -> OffsetRanges:
+        """Offsets below the ledger without a row: another engine deleted it, and that was accepted."""
+        return read_ranges(self.properties, REMOVED_RANGES, place=str(self.name))
+
+    @cached_property
+    def absent_ranges(self) -> OffsetRanges:
+        """All offsets below the ledger that need not have a row."""
+        return self.lost_ranges | self.removed_ranges
+
+    @property
+    def removals(self) -> list[dict[str, Any]]:
+        """Who deleted the rows of `removed_ranges`, the newest last."""
+        return read_removals(self.properties)
+
+    def missing_rows_error(self, what: str) -> IcestreamError:
+        """Return the error for rows that should be here: another engine deleted them, or they are damaged."""
+        return missing_rows_error(self, what)
+
+    def accept_deletes(self, *, dry_run: bool = False, by_unknown: bool = False) -> RemovedRows:
+        """Accept that other engines deleted rows; see `removed_rows`."""
+        return accept_deletes(self, dry_run=dry_run, by_unknown=by_unknown)
 
     @cached_property
     def quarantined(self) -> tuple[Quarantined, ...]:
@@ -205,9 +248,9 @@ class TopicTable:
         """Return the lowest offset in the table; None if it is empty."""
         return first_offset(self)
 
-    def offset_at_time(self, time_us: int) -> int:
-        """Return the first offset published at or after a time; the committed offset if there is none."""
-        return offset_at_time(self, time_us)
+    def offset_at_time(self, time_us: int, first: int = 0) -> int:
+        """Return the first offset from `first` on published at or after a time; the committed offset if none is."""
+        return offset_at_time(self, time_us, first)
 
     def offset_of_snapshot(self, snapshot_id: int) -> int:
         """Return the offset after the last message of a snapshot.
@@ -413,10 +456,28 @@ class Tables:
             if found is None or found.metadata.properties.get(STREAM_ID) != stream_id:
                 return False
             with suppress(NoSuchTableError):  # another process dropped it first
-                self.catalog.drop_table(self._identifier(topic))
+                self.catalog.drop_table(self.identifier(topic))
         if remove_table_files(found) and is_copy(topic):
             remove_own_files(self._state(topic, found))
         return True
+
+    def default_locations(self, topic: TopicName) -> list[str]:
+        """Return the folders in which catalogs put a table: most in the first, Hive's and Glue's in the second."""
+        warehouse = warehouse_location(self._settings)
+        if warehouse is None or "://" not in warehouse:
+            raise InvalidRequestError(
+                "the settings do not say where the tables' files are",
+                operation="find table files",
+                place=str(topic),
+                remedy="set catalog.warehouse to a URI, or name the table's folder",
+            )
+        return [
+            f"{warehouse.rstrip('/')}/{folder}/{topic.name}" for folder in (topic.namespace, f"{topic.namespace}.db")
+        ]
+
+    def file_io(self, location: str) -> FileIO:
+        """Return access to the files of tables. The catalog is not opened."""
+        return load_file_io(catalog_properties(self._settings), location)
 
     def close(self) -> None:
         self._unused_files.close()
@@ -430,14 +491,14 @@ class Tables:
 
     def _load(self, topic: TopicName) -> Table | None:
         try:
-            return self.catalog.load_table(self._identifier(topic))
+            return self.catalog.load_table(self.identifier(topic))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
 
     def _create(self, spec: TableSpec) -> Table:
         columns = Columns.of(spec.schema)
         schema = iceberg_schema(columns)
-        identifier = self._identifier(spec.topic)
+        identifier = self.identifier(spec.topic)
         makes_copy = is_copy(spec.topic)
         by = copy_partition(columns.envelope.publish_time) if makes_copy else spec.partition_by
         ledger = Ledger(spec.stream_id, spec.epoch, 0)
@@ -445,7 +506,7 @@ class Tables:
         if makes_copy:
             properties |= copy_properties(self._settings, spec.topic)
             self._check_copy(spec.topic, properties)
-        self._create_namespace(identifier[:-1])
+        self.create_namespace(identifier[:-1])
         try:
             made = self.catalog.create_table(
                 identifier,
@@ -477,10 +538,11 @@ class Tables:
             check_locations(topic, data_path, made.metadata.location)
         except InvalidRequestError:
             with suppress(NoSuchTableError):
-                self.catalog.drop_table(self._identifier(topic))
+                self.catalog.drop_table(self.identifier(topic))
             raise
 
-    def _identifier(self, topic: TopicName) -> tuple[str, ...]:
+    def identifier(self, topic: TopicName) -> tuple[str, ...]:
+        """Return the table's name as the catalog takes it."""
         if self._settings.catalog.type == "glue" and "." in topic.namespace:
             raise InvalidRequestError(
                 "a Glue catalog has no namespaces with a dot",
@@ -490,7 +552,7 @@ class Tables:
             )
         return tuple(topic)
 
-    def _create_namespace(self, namespace: tuple[str, ...]) -> None:
+    def create_namespace(self, namespace: tuple[str, ...]) -> None:
         """Create the namespace. Another process may do so at the same time, which some catalogs report as any error."""
         try:
             self.catalog.create_namespace(namespace)

@@ -145,7 +145,7 @@ class LocalFiles:
 
     def open(self, path: Path, *, create: bool = False) -> "LocalFile":
         if create:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         elif not path.exists():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         return LocalFile(self, path)
@@ -166,7 +166,7 @@ class LocalFiles:
             return []
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
+        path.mkdir(0o700, exist_ok=True)
 
     def replace(self, source: Path, target: Path) -> None:
         source.replace(target)

@@ -21,7 +21,14 @@ from pathlib import Path
 from time import monotonic, perf_counter
 
 from icestream.model.enums import SyncMode
-from icestream.model.errors import ClosedError, DamagedError, IcestreamError, StaleEpochError, UnavailableError
+from icestream.model.errors import (
+    ClosedError,
+    DamagedError,
+    IcestreamError,
+    InvalidRequestError,
+    StaleEpochError,
+    UnavailableError,
+)
 from icestream.model.frames import Bytes, Payload, encode
 from icestream.model.messages import Frame
 from icestream.wal.disk_errors import SafeLogger, log_unavailable
@@ -30,11 +37,12 @@ from icestream.wal.group_commit import Append, GroupCommit
 from icestream.wal.options import LogContext
 from icestream.wal.producers import Producers, ProducerSessions, SentBatch
 from icestream.wal.read_leases import ReadLeases
-from icestream.wal.records import STREAM_FILE, StreamInfo
+from icestream.wal.records import STREAM_FILE, ClockReset, StreamInfo
 from icestream.wal.recovery import Recovery
 from icestream.wal.segment import IndexCache, LogSnapshot, Segments
 
 NO_LIMIT = (1 << 63) - 1
+MAX_CLOCK_RESETS = 100
 _log = SafeLogger(__name__)
 
 
@@ -181,6 +189,47 @@ class Log:
         if name:
             sent = SentBatch(payload.sequence, payload.message_count, append.base_offset, append.publish_time_us)
             self._producers.note(name, sent)
+
+    @property
+    def clock_ahead_us(self) -> int:
+        """How far the last publish time is ahead of the clock; 0 if it is not. New messages get that time too."""
+        return max(0, self._last_time_us - self.context.clock())
+
+    def reset_clock(self) -> ClockReset:
+        """Let publish times follow the clock again, after a wrong clock has pinned them to a time ahead.
+
+        1. Under the mutex: give new batches the clock's time. *Nothing is on disk.*
+        2. When all batches before are committed: seal the segment, so that times never go back within one. *A crash
+           here forgets the reset; no message has the new times yet.*
+        3. Note offset and time in `stream.json`. *A restart goes on with the new times.*
+        """
+        done = threading.Event()
+        found: list[ClockReset] = []
+
+        def admit(append: Append) -> None:
+            self._admit(append)
+            now = self.context.clock()
+            if self._last_time_us <= now:
+                raise InvalidRequestError(
+                    "publish times are not ahead of the clock", operation="reset clock", place=self.stream.topic
+                )
+            self._last_time_us = now
+            found.append(ClockReset(self._next_offset, now))
+
+        def note() -> None:
+            if self.snapshot.active.frame_count:
+                self._segments.rotate()
+            stream = replace(self.stream, clock_resets=(*self.stream.clock_resets, found[0])[-MAX_CLOCK_RESETS:])
+            stream.save(self.context.files, self.directory)
+            self.stream = stream
+
+        append = Append(None, lambda _: done.set(), note)
+        self._commits.add(append, admit, inline=True)
+        done.wait()
+        if append.error is not None:
+            raise append.error
+        self._call_listeners()
+        return found[0]
 
     def _not_reserved(self) -> IcestreamError:
         if self.taken_over is not None:

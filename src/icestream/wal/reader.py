@@ -131,7 +131,10 @@ def check_offset(log: Log, offset: int) -> None:
 
 
 def offset_at_time(log: Log, time_us: int) -> int:
-    """Return the first offset in the log published at or after a time; the durable end if there is none."""
+    """Return the first offset in the log published at or after a time; the durable end if there is none.
+
+    Messages before a clock reset were published before it, whatever their times say.
+    """
     while True:
         snapshot = log.snapshot
         try:
@@ -144,8 +147,11 @@ def offset_at_time(log: Log, time_us: int) -> int:
 
 
 def _offset_at_time(log: Log, snapshot: LogSnapshot, time_us: int) -> int:
+    first = log.stream.reset_before(time_us)
     segments: list[SealedSegment | ActiveSegment] = [*snapshot.sealed, snapshot.active]
     for segment in segments:
+        if segment.header.base_offset < first:  # a reset begins a segment
+            continue
         if isinstance(segment, SealedSegment):
             last_time_us, limit = segment.footer.last_time_us, segment.footer.position
         else:

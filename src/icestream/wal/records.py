@@ -14,7 +14,7 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import xxhash
@@ -54,6 +54,13 @@ CHECKPOINT_FILE = "checkpoint.json"
 _FORMAT = 1
 
 
+class ClockReset(NamedTuple):
+    """From this offset on, publish times are at or after this time, and may be before those of earlier messages."""
+
+    offset: int
+    time_us: int
+
+
 @dataclass(frozen=True)
 class StreamInfo:
     topic: str
@@ -65,6 +72,12 @@ class StreamInfo:
     """The topic's own Arrow schemas by id, each as base64 of its serialized form. The log does not use them."""
     storage: str = StorageKind.TABLE
     """The topic's storage kind. The log does not use it."""
+    clock_resets: tuple[ClockReset, ...] = ()
+    """Where publish times went back to the clock, oldest first; see `Log.reset_clock`."""
+
+    def reset_before(self, time_us: int) -> int:
+        """Return the offset from which on publish times tell where a time is: that of the last reset before it."""
+        return max((reset.offset for reset in self.clock_resets if reset.time_us <= time_us), default=0)
 
     def save(self, files: Files, directory: Path) -> None:
         fields: dict[str, Any] = {
@@ -77,6 +90,8 @@ class StreamInfo:
         }
         if self.storage != StorageKind.TABLE:
             fields["storage"] = self.storage
+        if self.clock_resets:
+            fields["clock_resets"] = [list(reset) for reset in self.clock_resets]
         write_record(files, directory / STREAM_FILE, fields)
 
 
@@ -102,6 +117,7 @@ def load_stream(files: Files, directory: Path) -> StreamInfo:
         salt=fields["salt"],
         schemas={int(number): schema for number, schema in fields["schemas"].items()},
         storage=fields.get("storage", StorageKind.TABLE),
+        clock_resets=tuple(ClockReset(*reset) for reset in fields.get("clock_resets", ())),
     )
 
 

@@ -101,6 +101,8 @@ class Recovery:
             self._scan_active(log, last, checkpoint)
         else:
             self._restore_producers(log, log.next_offset)
+        if stream.clock_resets and stream.clock_resets[-1].offset == log.next_offset:
+            log.last_time_us = stream.clock_resets[-1].time_us  # nothing was published since the reset
         return log
 
     def _checkpoint(self) -> Checkpoint:

@@ -81,8 +81,8 @@ def a_batch_cannot_be_written(monkeypatch: Patch) -> None:
 
 
 FAILURES: dict[Callable[[Patch], None], str] = {
-    no_commits: "lost to other commits",
-    no_answers: "lost to other commits",
+    no_commits: "commits in a row failed",
+    no_answers: "commits in a row failed",
     no_manifests: "no space left",
     a_file_gets_lost: "messages were written",
     a_batch_gets_lost: "was to come",

@@ -21,7 +21,7 @@ from tests.integration.auth.conftest import (
 from tests.integration.flight.plain import MESSAGES, failure, messages
 
 from icestream import Client
-from icestream.model.errors import PermissionDeniedError, UnauthenticatedError
+from icestream.model.errors import PermissionDeniedError, SubscriptionNotFoundError, UnauthenticatedError
 from icestream.protocol.parsing import field_names
 from icestream.server.access import ACTIONS, Access
 
@@ -256,7 +256,19 @@ class TestSubscriptions:
         root.create_subscription(OWN, "d", dead_letter_topic=FOREIGN)
         with pytest.raises(PermissionDeniedError):  # what another one chose is no way around it
             acme.subscribe(OWN, "d")
+        for change in (
+            lambda: acme.delete_subscription(OWN, "d"),
+            lambda: acme.seek_subscription(OWN, "d", "earliest"),
+            lambda: acme.delete_subscription(FOREIGN, "d"),
+        ):
+            with pytest.raises(PermissionDeniedError):
+                change()
         root.delete_subscription(OWN, "d")
+        acme.create_subscription(OWN, "own")
+        acme.seek_subscription(OWN, "own", "earliest")
+        acme.delete_subscription(OWN, "own")
+        with pytest.raises(SubscriptionNotFoundError):
+            acme.delete_subscription(OWN, "own")
 
     def test_nobody_ends_anothers_stream_by_its_name(self, guarded: Guarded, raw: Callable[[str | None], Raw]) -> None:
         theirs, mine = raw(f"Bearer {GLOBEX}"), raw(f"Bearer {ACME}")

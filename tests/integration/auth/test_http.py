@@ -127,6 +127,8 @@ def test_bodies_and_queries_name_ones_own_too(guarded: Guarded) -> None:
         assert http.post(f"{API}/{OWN}/subscriptions/d/receive", json={}).status_code == 403
         with http.stream("GET", f"{API}/{OWN}/subscriptions/d/events") as answer:
             assert answer.status_code == 403
+        assert http.post(f"{API}/{OWN}/subscriptions/d/seek", json={"position": "earliest"}).status_code == 403
+        assert http.delete(f"{API}/{OWN}/subscriptions/d").status_code == 403
     guarded.root.delete_subscription(OWN, "d")
     assert NOWHERE not in [topic.topic for topic in guarded.root.list_topics()]
 

@@ -63,7 +63,11 @@ def test_full_batches_go_without_waiting_but_never_more_than_allowed(client: Cli
 
 def test_a_lingering_batch_waits_until_it_is_full_or_flushed(client: Client, broker: ScriptedBroker) -> None:
     with client.producer(TOPIC, linger_ms=3_600_000, max_batch_messages=5) as producer:
-        receipts = [producer.send(b"x") for _ in range(7)]
+        receipts = []
+        for number in range(7):
+            assert producer.next_sequence == number  # also while messages wait in the open batch
+            receipts.append(producer.send(b"x"))
+        assert producer.next_sequence == 7
         assert receipts[0].offset == 0
         assert len(broker.requests) == 1
         assert not receipts[6].done()

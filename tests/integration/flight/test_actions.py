@@ -38,6 +38,7 @@ ACTIONS = {
     "list_topics",
     "describe_topic",
     "update_topic",
+    "reset_clock",
     "delete_topic",
     "open_producer",
     "stats",
@@ -212,3 +213,21 @@ def test_a_body_that_is_no_such_object_is_refused(client: PlainClient, action: s
 def test_an_action_answers_with_one_object_and_nothing_needs_none(client: PlainClient) -> None:
     results = list(client.flight.do_action(fl.Action("list_topics", b"")))
     assert [json.loads(result.body.to_pybytes()) for result in results] == [{"topics": []}]
+
+
+def test_publish_times_that_are_ahead_follow_the_clock_again(open_door: OpenDoor) -> None:
+    running = open_door()
+    client = running.client
+    client.action("create_topic", topic=TOPIC)
+    assert failure(client.action, "reset_clock", topic=TOPIC)["code"] == "invalid_request"
+    log = running.storage.topic(TOPIC).log
+    clock = log.context.clock
+    object.__setattr__(log.context, "clock", lambda: clock() + 3_600_000_000)
+    client.publishing().publish(messages(b"x"), topic=TOPIC)
+    object.__setattr__(log.context, "clock", clock)
+    (figures,) = client.action("stats", topic=TOPIC)["topics"]
+    assert figures["publish_time_ahead_seconds"] > 3000
+    found = client.action("reset_clock", topic=TOPIC)
+    assert (found["topic"], found["offset"]) == (TOPIC, 1)
+    (figures,) = client.action("stats", topic=TOPIC)["topics"]
+    assert figures["publish_time_ahead_seconds"] is None

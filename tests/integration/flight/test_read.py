@@ -90,7 +90,7 @@ def test_an_offset_beyond_the_end_is_out_of_range_and_the_details_name_both_ends
     assert error["remedy"]
 
 
-def test_an_offset_below_the_first_kept_one_is_out_of_range(open_door: OpenDoor) -> None:
+def test_messages_that_were_in_a_lost_table_are_an_error_and_not_a_shorter_topic(open_door: OpenDoor) -> None:
     running = open_door(wal={"max_file_size": 4096})
     stream = running.client.publishing()
     for _ in range(30):
@@ -98,9 +98,10 @@ def test_an_offset_below_the_first_kept_one_is_out_of_range(open_door: OpenDoor)
     log = running.storage.topic(TOPIC).log
     log.prune(20)
     assert log.start_offset > 5
-    error = failure(running.client.read, topic=TOPIC, start=5)
-    assert (error["code"], error["details"]["start_offset"]) == ("offset_out_of_range", log.start_offset)
-    found = running.client.read(topic=TOPIC)["offset"].to_pylist()
+    for start in (5, "earliest"):
+        error = failure(running.client.read, topic=TOPIC, start=start)
+        assert (error["code"], error["details"]["in_table_below"]) == ("table_lost", log.start_offset)
+    found = running.client.read(topic=TOPIC, start=log.start_offset)["offset"].to_pylist()
     assert found == list(range(log.start_offset, 30))
 
 
@@ -120,6 +121,7 @@ def test_an_offset_below_the_first_kept_one_is_out_of_range(open_door: OpenDoor)
         ({"end": -1}, "offset_out_of_range"),
         ({"follow": 1}, "invalid_request"),
         ({"max_messages": "all"}, "invalid_request"),
+        ({"max_messages": -1}, "invalid_request"),
         ({"max_messages": 1 << 63}, "invalid_request"),
         ({"end": -(1 << 63) - 1}, "invalid_request"),
         ({"from": 0}, "invalid_request"),

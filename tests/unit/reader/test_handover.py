@@ -9,7 +9,13 @@ import pytest
 from tests.reading import TOPIC, Stage, pairs, rest_of
 
 from icestream.model.callers import FULL_ACCESS
-from icestream.model.errors import CatalogUnavailableError, DamagedError, InvalidRequestError, OffsetOutOfRangeError
+from icestream.model.errors import (
+    CatalogUnavailableError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    RowsDeletedError,
+    TableLostError,
+)
 from icestream.model.messages import encode_schema
 from icestream.model.offsets import OffsetRanges, StartPosition
 from icestream.protocol.read import ReadTicket
@@ -146,7 +152,7 @@ def test_an_offset_in_no_tier_is_said_to_be_so(stage: Stage) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="ends before 40"):
         stage.reader(41)
     stage.tables.drop(stage.topic.name, stage.topic.record.stream_id)
-    with pytest.raises(OffsetOutOfRangeError, match="nor in the table"):
+    with pytest.raises(TableLostError, match="were in the topic's table"):
         stage.reader(0)
 
 
@@ -257,6 +263,6 @@ def test_a_row_that_is_missing_is_damage_and_not_a_shorter_stream(stage: Stage) 
     stage.commit().iceberg.delete("offset = 7")
     stage.prune()
     reader = stage.reader(0)
-    with pytest.raises(DamagedError, match="no offset 7"):
+    with pytest.raises(RowsDeletedError, match="no offset 7"):
         rest_of(reader)
     reader.close()

@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -6,9 +7,12 @@ from typing import Any
 import pytest
 
 from icestream.config import Settings, load_settings
-from icestream.model.errors import CatalogUnavailableError, IcestreamError
+from icestream.model.errors import CatalogUnavailableError, CommitConflictError, IcestreamError
 from icestream.model.messages import STREAM_SCHEMA
 from icestream.model.names import TopicName
+from icestream.model.offsets import OffsetRanges
+from icestream.pipeline.one_pass import commit
+from icestream.pipeline.state import PendingCommit
 from icestream.table import Tables, TableSpec
 from icestream.table.catalogs import catalog_properties
 
@@ -134,3 +138,33 @@ load_library(settings)
 assert {library!r} in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)  # in this process it is loaded by now
+
+
+def test_a_catalog_that_is_moved_away_is_said_to_be_gone_and_is_used_again_when_it_is_back(tmp_path: Path) -> None:
+    """SQLite alone reads on in the moved file, and fails to write to it."""
+    tables = Tables(_settings(data_dir=str(tmp_path)))
+    table = tables.open(TableSpec(TopicName("a", "b"), "stream", 1, STREAM_SCHEMA))
+    catalog, aside = tmp_path / "catalog.db", tmp_path / "aside.db"
+    catalog.rename(aside)
+    pending = PendingCommit((), start=0, end=1, epoch=1, lost=OffsetRanges.of([(0, 1)]))
+    for call in (lambda: tables.find(table.name), table.refresh, lambda: commit(table, pending)):
+        with pytest.raises(CatalogUnavailableError, match="the catalog is gone"):
+            call()
+    assert not catalog.exists()
+    shutil.copy(aside, catalog)
+    assert commit(table, pending).table.ledger.committed_offset == 1
+    tables.close()
+
+
+def test_commits_that_fail_again_and_again_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Tables(_settings(data_dir=str(tmp_path)))
+    table = tables.open(TableSpec(TopicName("a", "b"), "stream", 1, STREAM_SCHEMA))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("attempt to write a readonly database")
+
+    monkeypatch.setattr(type(tables.catalog), "commit_table", fail)
+    pending = PendingCommit((), start=0, end=1, epoch=1, lost=OffsetRanges.of([(0, 1)]))
+    with pytest.raises(CommitConflictError, match="readonly database"):
+        commit(table, pending)
+    tables.close()

@@ -15,7 +15,14 @@ from icestream.protocol import admin, pipeline, subscribe
 from icestream.protocol.parsing import given, parse
 from icestream.protocol.socket import SocketAddress
 from icestream.server.access import ACTIONS, Access
-from icestream.server.calls import broker_stats, create_topic, open_subscription, subscription_stats, topics_of
+from icestream.server.calls import (
+    broker_stats,
+    check_change,
+    create_topic,
+    open_subscription,
+    subscription_stats,
+    topics_of,
+)
 from icestream.storage import (
     IcebergStorage,
     PipelineFigures,
@@ -91,6 +98,9 @@ class Actions:
             ),
             "delete_subscription": _Action(named, self._delete_subscription, "Delete a subscription and its progress"),
             "flush_topic": _Action(admin.FlushTopic, self._flush_topic, "Upload what is durable to the cloud now"),
+            "reset_clock": _Action(
+                admin.NamedTopic, self._reset_clock, "Let publish times that are ahead follow the clock again"
+            ),
             "recover_topic": _Action(
                 admin.NamedTopic, self._recover_topic, "Recover a topic from the cloud and its table"
             ),
@@ -240,13 +250,16 @@ class Actions:
     def _describe_subscription(self, request: subscribe.NamedSubscription) -> subscribe.SubscriptionDescription:
         return describe(self._storage.subscriptions.get(TopicName.parse(request.topic), request.subscription))
 
-    def _seek_subscription(self, request: subscribe.SeekSubscription) -> subscribe.SeekResult:
+    def _seek_subscription(self, request: subscribe.SeekSubscription, caller: Caller) -> subscribe.SeekResult:
         position = StartPosition.from_json(request.position)
         topic = TopicName.parse(request.topic)
+        check_change(self._storage, caller, topic, request.subscription, operation="seek_subscription")
         return subscribe.SeekResult(self._storage.subscriptions.seek(topic, request.subscription, position))
 
-    def _delete_subscription(self, request: subscribe.NamedSubscription) -> dict[str, Any]:
-        self._storage.subscriptions.delete(TopicName.parse(request.topic), request.subscription)
+    def _delete_subscription(self, request: subscribe.NamedSubscription, caller: Caller) -> dict[str, Any]:
+        topic = TopicName.parse(request.topic)
+        check_change(self._storage, caller, topic, request.subscription, operation="delete_subscription")
+        self._storage.subscriptions.delete(topic, request.subscription)
         return _NOTHING
 
     # The cloud
@@ -254,6 +267,10 @@ class Actions:
     def _flush_topic(self, request: admin.FlushTopic) -> admin.FlushProgress:
         seconds = min(max(0, request.wait_ms), admin.MAX_FLUSH_WAIT_MS) / 1000
         return flush_topic(self._storage, TopicName.parse(request.topic), seconds, request.target)
+
+    def _reset_clock(self, request: admin.NamedTopic) -> admin.ClockResetResult:
+        topic = self._storage.topic(request.topic)
+        return admin.ClockResetResult(str(topic.name), *topic.log.reset_clock())
 
     def _recover_topic(self, request: admin.NamedTopic) -> admin.RecoveredTopic:
         return recover_topic(self._storage, TopicName.parse(request.topic))

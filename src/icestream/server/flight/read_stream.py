@@ -1,7 +1,8 @@
 """DoGet: messages of a topic, its frames, or the rows of a query, as Arrow batches.
 
-Metadata of a batch of messages: after messages that a repair has given up, their number (`lost`); in a filtered stream,
-the offset where to read on (`next_offset`). A batch without rows carries only such metadata.
+Metadata of a batch of messages: after messages that are missing for good, their number (`lost`), and how many of these
+another engine deleted from the table (`removed`); in a filtered stream, the offset where to read on (`next_offset`). A
+batch without rows carries only such metadata.
 """
 
 import json
@@ -17,6 +18,7 @@ from icestream.model.offsets import StartPosition
 from icestream.protocol.read import FramesTicket, QueryTicket, ReadTicket, frame_batch, frame_schema
 from icestream.query import QueryEngine
 from icestream.reader import Selection, TableTier, TopicReader
+from icestream.server.calls import missing_messages
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage, Topic
 from icestream.wal import LogReader, check_offset
@@ -43,6 +45,7 @@ class ReadStream:
         self._batches = topic.read(
             self._reader, end=self._end, follow=follow, max_messages=self._max_messages, cancelled=cancelled
         )
+        self._topic = topic
         self._columns = columns
         self.schema = self._selected(self._reader.schema.empty_table()).schema
         self.is_cancelled = cancelled
@@ -60,13 +63,16 @@ class ReadStream:
         expected, delivered = self._start, 0
         for batch in self._batches:
             lost = first_offset(batch) - expected
-            yield batch, {"lost": lost} if lost else {}
+            yield batch, self._missing(expected, lost)
             expected += lost + batch.num_rows
             delivered += batch.num_rows
         if self._end is None or delivered == self._max_messages or self.is_cancelled():
             return
         if (lost := min(self._end, self._reader.offset) - expected) > 0:
-            yield self._nothing(), {"lost": lost}
+            yield self._nothing(), self._missing(expected, lost)
+
+    def _missing(self, first: int, count: int) -> dict[str, int]:
+        return missing_messages(self._topic, first, first + count) if count > 0 else {}
 
     def _filtered(self) -> Iterator[tuple[pa.RecordBatch, dict[str, int]]]:
         reached, delivered = self._start, 0
@@ -91,7 +97,7 @@ def _table_reader(
     storage: IcebergStorage, topic: Topic, start: StartPosition, columns: list[str] | None, where: str | None
 ) -> TopicReader:
     """Of what is committed, from the table's own files, though log and memory may have it still."""
-    tier = TableTier(topic.find_table, storage.settings.reader)
+    tier = TableTier(topic.find_checked_table, storage.settings.reader)
     selection = Selection.of(topic.stream_schema, columns, where)
     return TopicReader((tier,), topic.start_offset_of(start), selection, place=str(topic.name))
 

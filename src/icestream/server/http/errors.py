@@ -74,6 +74,7 @@ STATUS = {
     "overloaded": 429,
     "log_unavailable": 503,
     "log_lost": 503,
+    "table_lost": 503,
     "unavailable": 503,
     "catalog_unavailable": 503,
     "snapshot_expired": 503,

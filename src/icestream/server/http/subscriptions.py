@@ -20,7 +20,7 @@ from icestream.model.offsets import StartPosition, merge_ranges
 from icestream.protocol.parsing import given
 from icestream.protocol.subscribe import SeekResult, SubscriptionDescription, SubscriptionList
 from icestream.server.access import check_dead_letters
-from icestream.server.calls import open_subscription
+from icestream.server.calls import check_change, open_subscription
 from icestream.server.http.errors import json_response
 from icestream.server.http.messages import (
     Ends,
@@ -175,19 +175,29 @@ class SubscriptionsApi:
         return json_response(*await run_in_threadpool(run))
 
     async def delete(self, request: Request) -> Response:
-        refuse_query(request, operation="delete subscription")
-        topic, name = topic_name(request), subscription_name(request)
-        await run_in_threadpool(self._storage.subscriptions.delete, topic, name)
+        operation = "delete subscription"
+        refuse_query(request, operation=operation)
+        topic, name, caller = topic_name(request), subscription_name(request), caller_of(request)
+
+        def run() -> None:
+            check_change(self._storage, caller, topic, name, operation=operation)
+            self._storage.subscriptions.delete(topic, name)
+
+        await run_in_threadpool(run)
         return Response(status_code=204)
 
     async def seek(self, request: Request) -> Response:
         operation = "seek subscription"
         refuse_query(request, operation=operation)
-        topic, name = topic_name(request), subscription_name(request)
+        topic, name, caller = topic_name(request), subscription_name(request), caller_of(request)
         body = await json_body(request, Seek, self._storage.budget, operation=operation)
         position = position_of(body.position)
-        offset = await run_in_threadpool(self._storage.subscriptions.seek, topic, name, position)
-        return json_response(SeekResult(offset))
+
+        def run() -> int:
+            check_change(self._storage, caller, topic, name, operation=operation)
+            return self._storage.subscriptions.seek(topic, name, position)
+
+        return json_response(SeekResult(await run_in_threadpool(run)))
 
 
 # Consumers. `ConsumerFeed` awaits deliveries without holding a thread. `Consumers` keeps consumers that live longer

@@ -11,6 +11,7 @@ from icestream.model.offsets import StartPosition
 from icestream.protocol.read import ReadTicket
 from icestream.protocol.socket import Kind, MessageSocket, ReadBegins, batch_message, frames_message, message
 from icestream.reader import TopicReader
+from icestream.server.calls import missing_messages
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage import IcebergStorage
 from icestream.wal import LogReader
@@ -86,7 +87,7 @@ class SocketRead:
     def _send_missing(self, peer: MessageSocket, next_offset: int) -> None:
         """Say which messages are missing for good before an offset, if any are."""
         if next_offset > self._offset:
-            peer.send(message(Kind.MISSING, {"lost": next_offset - self._offset}))
+            peer.send(message(Kind.MISSING, missing_messages(self._topic, self._offset, next_offset)))
             self._offset = next_offset
 
     def close(self) -> None:

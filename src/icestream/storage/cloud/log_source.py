@@ -100,7 +100,10 @@ class LogSource:
             )
         room = max_bytes if max_bytes is not None else _NO_LIMIT
         end, end_offset = start, first_offset
+        resets = {reset.offset for reset in self._log.stream.clock_resets}
         for span in _segment_spans(snapshot, start)[:MAX_PARTS]:
+            if end_offset > first_offset and span.header.base_offset in resets:
+                break  # publish times never go back within an object
             position = span.start(start)
             length = span.limit - position
             if length > room:

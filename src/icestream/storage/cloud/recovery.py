@@ -166,7 +166,14 @@ class TopicRecovery:
         self._check_store(registry)
         # 2
         head = self._claim(registry, record, noted, committed)
-        record = msgspec.structs.replace(record, epoch=head.epoch, has_log=True, log_id="", log_location="")
+        record = msgspec.structs.replace(
+            record,
+            epoch=head.epoch,
+            has_log=True,
+            log_id="",
+            log_location="",
+            in_table_below=_in_table_below(record, head, committed),
+        )
         TopicFile(record, head).write(self._store)
         # 3
         objects = self._describe_all(registry, head)
@@ -413,6 +420,13 @@ class TopicRecovery:
             time_us=objects.descriptors[-1].last_time_us if objects.descriptors else self._clock(),
             producers=producers.to_bytes(),
         )
+
+
+def _in_table_below(record: TopicRecord, head: UploadHead, committed: int | None) -> int:
+    """Return the offset below which the table is known to have had all messages; objects go only when it has them."""
+    if not record.has_table:
+        return 0
+    return max(record.in_table_below, committed or 0, head.first_offset if head.object_count else 0)
 
 
 def _unreadable(objects: _Objects, uploaded_end: int, committed: int) -> list[tuple[int, int]]:

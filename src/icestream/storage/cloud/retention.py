@@ -72,14 +72,31 @@ def _is_complete(cloud: TopicCloud, descriptor: ObjectDescriptor) -> bool:
     return footer_data_bytes(footer) == descriptor.data_bytes
 
 
+def published_before(lasts: Sequence[int], next_times: Sequence[int]) -> list[int]:
+    """Return until when the messages of each segment or object were published, by its last time and all later ones.
+
+    A clock that was ahead gives messages times ahead, until it is reset. What comes after the reset tells when they
+    were published at the latest; else they would never grow old. A time of 0 says nothing.
+    """
+    found: list[int] = []
+    bound = 0
+    for last, next_time in zip(reversed(lasts), reversed(next_times), strict=True):
+        if next_time:
+            bound = min(bound, next_time) if bound else next_time
+        found.append(min(last, bound) if bound else last)
+    return found[::-1]
+
+
 def expired_below(
     spans: Sequence[ObjectSpan], *, safe_end: int | None, minutes: int | None, megabytes: int | None, now_us: int
 ) -> int:
     """Return the offset below which objects may go; `safe_end` is how far the table has them, None if it need not."""
     nbytes = sum(span.size for span in spans)
     below = spans[0].first_offset if spans else 0
-    for span in spans[:-1]:
-        too_old = minutes is not None and span.last_time_us < now_us - minutes * _MINUTE_US
+    times = [span.last_time_us for span in spans]
+    ends = published_before(times[:-1], times[1:])
+    for span, last_time_us in zip(spans[:-1], ends, strict=True):
+        too_old = minutes is not None and last_time_us < now_us - minutes * _MINUTE_US
         too_much = megabytes is not None and nbytes > megabytes * MIB
         if (safe_end is not None and span.end_offset > safe_end) or not (too_old or too_much):
             break

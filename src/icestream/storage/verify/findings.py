@@ -53,6 +53,8 @@ class Verification:
     """Rows that were compared with their messages."""
     lost: int = 0
     """Lost messages of the log; the table may still have them."""
+    removed: int = 0
+    """Rows that another engine deleted, which was accepted; log and cloud may still have the messages."""
     quarantined: list[Quarantined] = field(default_factory=list)
     """Frames that are in files of their own and not in the table: nothing that is wrong with what is checked here."""
     waiting: int = 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from icestream.client import Client, TopicDescription
 from icestream.config import Settings
-from icestream.metadata import MetadataStore, keys, open_metadata_store, scan
+from icestream.metadata import MetadataStore, keys, scan
 from icestream.model.enums import StorageKind
 from icestream.model.errors import DamagedError, IcestreamError, OffsetOutOfRangeError, TopicNotFoundError
 from icestream.model.messages import MESSAGE_SCHEMA, MESSAGES_SCHEMA_ID, OFFSET, Frame, slice_from, stream_batches
@@ -21,7 +21,7 @@ from icestream.model.offsets import NO_OFFSETS, OffsetRanges
 from icestream.protocol.pipeline import TopicBacklog
 from icestream.storage.cloud.discovery import find_streams
 from icestream.storage.cloud.topic_cloud import Cloud, TopicCloud
-from icestream.storage.facade import open_store
+from icestream.storage.facade import open_existing_store
 from icestream.storage.record import TopicRecord, topic_schema
 from icestream.storage.verify.tables import without_quarantined_frames, without_quarantined_rows
 from icestream.wal import (
@@ -47,11 +47,7 @@ class Clouds:
 
     @cached_property
     def _metadata(self) -> MetadataStore:
-        """The store; empty, in memory, if the SQLite file is missing: opening it would create it."""
-        path = self._settings.metadata.sqlite_path
-        is_missing = not self._settings.metadata.etcd_endpoint and path is not None and not path.exists()
-        store = open_metadata_store(in_memory=True) if is_missing else open_store(self._settings)
-        return self._resources.enter_context(store)
+        return self._resources.enter_context(open_existing_store(self._settings))
 
     @cached_property
     def _cloud(self) -> Cloud | None:

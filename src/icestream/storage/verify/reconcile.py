@@ -130,6 +130,8 @@ class Reconciliation:
     """What the table says that it lacks because a repair of the log has given it up, or because it is in quarantine."""
     aside: OffsetRanges = NO_OFFSETS
     """What of it is in quarantine: the log's frames of these are not looked into."""
+    removed: OffsetRanges = NO_OFFSETS
+    """What the table says that it lacks because another engine deleted it, and that was accepted."""
     next_offset: int = 0
     """All below it are accounted for."""
     log_offset: int = 0
@@ -198,7 +200,7 @@ class Reconciliation:
         offsets, wanted = found.column(OFFSET), expected.column(OFFSET)
         if not offsets.equals(wanted):
             self._duplicates(offsets)
-            self._note("gap", _MISSING, wanted.filter(pc.invert(pc.is_in(wanted, offsets))))
+            self._missing(wanted.filter(pc.invert(pc.is_in(wanted, offsets))))
             places = pc.index_in(offsets, wanted)
             # A row that the log lacks is lost there: the table has it still.
             found = found.filter(places.is_valid())
@@ -226,10 +228,21 @@ class Reconciliation:
     def _missing_alone(self, first: int, end: int) -> None:
         """Offsets that the table lacks and the log does not reach: what the table itself calls lost is no gap."""
         missing = 0
-        for gap_first, gap_end in self.lost.gaps(first, end):
+        for gap_first, gap_end in (self.lost | self.removed).gaps(first, end):
             missing += gap_end - gap_first
             self.report.add(Finding("gap", _MISSING_ALONE, gap_first, gap_end - 1))
-        self.report.lost += max(0, end - first) - missing
+        absent = max(0, end - first) - missing
+        lost = self.lost.count_in(first, end)
+        self.report.lost += lost
+        self.report.removed += absent - lost
+
+    def _missing(self, offsets: pa.Array) -> None:
+        """Offsets that the log has and the table lacks: what another engine deleted, and was accepted, is no gap."""
+        if self.removed:
+            gone = [offset for offset in offsets.to_pylist() if self.removed.count_in(offset, offset + 1)]
+            self.report.removed += len(gone)
+            offsets = offsets.filter(pc.invert(pc.is_in(offsets, pa.array(gone, offsets.type))))
+        self._note("gap", _MISSING, offsets)
 
     def _note(self, kind: Kind, text: str, offsets: pa.Array) -> None:
         """Add a finding for each run of consecutive offsets."""

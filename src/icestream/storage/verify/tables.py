@@ -95,11 +95,8 @@ class TableLayoutAudit:
 
     def check_delete_files(self) -> None:
         if self._contents.delete_files:
-            self._report.add(
-                Finding(
-                    "damaged", f"rows were deleted from the table: it has {self._contents.delete_files} delete files"
-                )
-            )
+            text = f"rows were deleted from the table: it has {self._contents.delete_files} delete files"
+            self._report.add(Finding("damaged", f"{text}; see `icestream table accept-deletes`"))
 
     def take(self, group: RowGroup) -> None:
         is_new = group.path != self._path

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from icestream.model.enums import StorageKind
 from icestream.model.errors import IcestreamError, PermissionDeniedError, UnauthenticatedError
@@ -165,9 +166,25 @@ def _verify(
     layout.check_delete_files()
     total = ledger.committed_offset
     work = Reconciliation(
-        log, total, table.stream_schema, report, lambda done: progress(done, total), table.lost_ranges, aside
+        log,
+        total,
+        table.stream_schema,
+        report,
+        lambda done: progress(done, total),
+        table.lost_ranges,
+        aside,
+        table.removed_ranges,
     )
     work.run(ordered_scan(table, on_row_group=layout.take))
+    report.notes += [_removal_note(removal) for removal in table.removals]
+
+
+def _removal_note(removal: dict[str, Any]) -> str:
+    by = removal.get("engine") or "an engine that does not name itself"
+    return (
+        f"snapshot {removal.get('snapshot_id')} (operation {removal.get('operation')}, by {by}) deleted rows, and that "
+        f"was accepted: {removal.get('messages')} messages from offset {removal.get('first_offset')} on"
+    )
 
 
 def _read_log(log: LogView, report: Verification, progress: Progress) -> None:
