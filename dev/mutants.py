@@ -229,7 +229,7 @@ MUTANTS = (
     Mutant(
         "same-snapshot",
         "the requirement that nobody has committed since the table was loaded",
-        (("table:commit_files", Element(("AssertRefSnapshotId",))),),
+        (("table:_same_state", Element(("AssertRefSnapshotId",))),),
         (f"{COMMITS}::test_of_two_with_the_same_state_one_commits[sqlite]",),
     ),
     Mutant(

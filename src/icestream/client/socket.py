@@ -18,7 +18,7 @@ from icestream.protocol.publish import PublishOutcome, parse_outcome
 from icestream.protocol.socket import (
     VERSION,
     Hello,
-    Kind,
+    MessageKind,
     MessageSocket,
     ReadBegins,
     SocketAddress,
@@ -40,7 +40,7 @@ def connect(endpoint: BrokerEndpoint, address: SocketAddress) -> MessageSocket:
     host = urlsplit(endpoint.url).hostname
     peer = MessageSocket(socket.create_connection((host, address.port), _CONNECT_SECONDS))
     try:
-        peer.send(message(Kind.HELLO, Hello(VERSION, address.broker, endpoint.token)))
+        peer.send(message(MessageKind.HELLO, Hello(VERSION, address.broker, endpoint.token)))
         _received(peer)
         peer.set_timeout(None)
     except BaseException:
@@ -54,7 +54,7 @@ def _received(peer: MessageSocket) -> memoryview:
     received = peer.receive(_MAX_RESPONSE_BYTES)
     if received is None:
         raise ConnectionResetError("the broker closed the connection")
-    if received[0] == Kind.ERROR:
+    if received[0] == MessageKind.ERROR:
         raise error_from_dict(msgspec.json.decode(received[1:]))
     return received
 
@@ -157,9 +157,9 @@ class SocketReader:
         """Ask for messages; see `is_served`."""
         self._peer = peer
         peer.set_timeout(_RESPONSE_SECONDS)
-        peer.send(message(Kind.READ, ticket))
+        peer.send(message(MessageKind.READ, ticket))
         first = _received(peer)
-        self.is_served = first[0] == Kind.READ
+        self.is_served = first[0] == MessageKind.READ
         """Whether the broker reads this topic in this way. If not, Flight does."""
         self.offset = msgspec.json.decode(first[1:], type=ReadBegins).offset if self.is_served else -1
         """Of the first message."""
@@ -172,11 +172,11 @@ class SocketReader:
         if not self._peer.wait(timeout):
             raise TimeoutError
         received = _received(self._peer)
-        if received[0] == Kind.FRAMES:
+        if received[0] == MessageKind.FRAMES:
             return split_frames(received)
-        if received[0] == Kind.BATCH:
+        if received[0] == MessageKind.BATCH:
             return pa.ipc.read_record_batch(pa.py_buffer(split_batch(received)[1]), STREAM_SCHEMA)
-        if received[0] == Kind.MISSING:
+        if received[0] == MessageKind.MISSING:
             return msgspec.json.decode(received[1:], type=dict[str, int])
         return None
 

@@ -35,7 +35,7 @@ _ALIGNMENT = 8
 _encode_json = msgspec.json.Encoder().encode
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     LONE_MESSAGES = 1
     """A publish request whose messages travel without Arrow; see `icestream.protocol.publish`."""
     BATCH = 2
@@ -87,7 +87,7 @@ class SocketAddress(Struct, omit_defaults=True):
     """A client that reaches the broker by another port than this has something between, and stays with Flight."""
 
 
-def message(kind: Kind, fields: Any) -> bytes:
+def message(kind: MessageKind, fields: Any) -> bytes:
     """Return a message of JSON."""
     text = _encode_json(fields)
     return b"".join((LENGTH.pack(1 + len(text)), kind.to_bytes(), text))
@@ -103,7 +103,7 @@ def batch_message(fields: bytes, batch: Any) -> list[Any]:
     data = batch.serialize()
     padded = fields.ljust(-(-(_HEAD.size + len(fields)) // _ALIGNMENT) * _ALIGNMENT - _HEAD.size)
     head = LENGTH.pack(_HEAD.size + len(padded) + data.size)
-    return [b"".join((head, _HEAD.pack(Kind.BATCH, len(padded)), padded)), memoryview(data)]
+    return [b"".join((head, _HEAD.pack(MessageKind.BATCH, len(padded)), padded)), memoryview(data)]
 
 
 def split_batch(body: memoryview) -> tuple[memoryview, memoryview]:
@@ -138,7 +138,7 @@ def frames_message(frames: list[Frame]) -> list[Any]:
         parts.append(head + name)
         parts.append(frame.body)
         nbytes += len(head) + len(name) + len(frame.body)
-    parts[0] = LENGTH.pack(nbytes) + Kind.FRAMES.to_bytes()
+    parts[0] = LENGTH.pack(nbytes) + MessageKind.FRAMES.to_bytes()
     return parts
 
 

@@ -11,7 +11,7 @@ import pytest
 from icestream import Client
 from icestream.app import Broker
 from icestream.config import Settings
-from icestream.protocol.socket import VERSION, Kind, MessageSocket, SocketAddress, message
+from icestream.protocol.socket import VERSION, MessageKind, MessageSocket, SocketAddress, message
 
 DOORS = {"flight_port": 0, "http_port": -1, "otlp_grpc_port": -1, "otlp_http_port": -1}
 PATIENCE_SECONDS = 60.0
@@ -36,17 +36,17 @@ class SocketSite:
         """Connect and say hello; return the response."""
         assert self.address is not None
         peer = self.connect()
-        peer.send(message(Kind.HELLO, {"version": VERSION, "broker": self.address.broker} | fields))
+        peer.send(message(MessageKind.HELLO, {"version": VERSION, "broker": self.address.broker} | fields))
         return peer, receive(peer)
 
 
-def receive(peer: MessageSocket) -> tuple[Kind | None, Any]:
+def receive(peer: MessageSocket) -> tuple[MessageKind | None, Any]:
     """Return the next message: its kind and its JSON, or its bytes. No kind means the end."""
     received = peer.receive(MAX_BYTES)
     if received is None:
         return None, None
-    kind = Kind(received[0])
-    is_json = kind not in (Kind.FRAMES, Kind.BATCH)
+    kind = MessageKind(received[0])
+    is_json = kind not in (MessageKind.FRAMES, MessageKind.BATCH)
     return kind, msgspec.json.decode(received[1:]) if is_json else received
 
 

@@ -13,7 +13,15 @@ from icestream import Client
 from icestream.config import AuthSettings
 from icestream.model.messages import encode_message, is_compressed, message_batch, messages_of_frames
 from icestream.protocol.publish import lone_message
-from icestream.protocol.socket import LENGTH, Kind, MessageSocket, batch_message, lone_messages, message, split_frames
+from icestream.protocol.socket import (
+    LENGTH,
+    MessageKind,
+    MessageSocket,
+    batch_message,
+    lone_messages,
+    message,
+    split_frames,
+)
 
 TOPIC = "default/events"
 ACME, ROOT = "acme-token-1", "root-token-1"
@@ -31,7 +39,7 @@ def lone(number: int = 0, payload: bytes = b"x", **fields: object) -> list[bytes
 class TestHello:
     def test_who_says_it_right_gets_in(self, site: SocketSite) -> None:
         _, response = site.hello()
-        assert response == (Kind.HELLO, {"version": 1})
+        assert response == (MessageKind.HELLO, {"version": 1})
 
     @pytest.mark.parametrize(
         ("fields", "code"), [({"version": 2}, "invalid_request"), ({"broker": "another"}, "invalid_request")]
@@ -40,29 +48,29 @@ class TestHello:
         self, site: SocketSite, fields: dict[str, object], code: str
     ) -> None:
         peer, (kind, error) = site.hello(**fields)
-        assert (kind, error["code"]) == (Kind.ERROR, code)
+        assert (kind, error["code"]) == (MessageKind.ERROR, code)
         assert receive(peer) == (None, None)
 
     def test_tokens_are_asked_for_and_open_their_own_namespace_only(self, open_site: OpenSite) -> None:
         site = open_site(ROOT, auth=AuthSettings(tokens=SecretStr(f"acme={ACME} *={ROOT}")))
         for token in (None, "wrong"):
             _, (kind, error) = site.hello(token=token)
-            assert (kind, error["code"]) == (Kind.ERROR, "unauthenticated")
+            assert (kind, error["code"]) == (MessageKind.ERROR, "unauthenticated")
         peer, (kind, _) = site.hello(token=ACME)
-        assert kind is Kind.HELLO
+        assert kind is MessageKind.HELLO
         peer.send(*lone(topic="acme/events"))
         peer.send(*lone(1, topic="globex/events"))
         assert receive(peer)[1]["base_offset"] == 0
         assert receive(peer)[1]["error"]["code"] == "permission_denied"
         reader, _ = site.hello(token=ACME)
-        reader.send(message(Kind.READ, {"topic": "globex/events"}))
+        reader.send(message(MessageKind.READ, {"topic": "globex/events"}))
         assert receive(reader)[1]["code"] == "permission_denied"
 
     def test_a_long_first_message_is_refused_before_it_is_read(self, site: SocketSite) -> None:
         peer = site.connect()
-        peer.send(LENGTH.pack(1 << 30) + bytes([Kind.HELLO]))
+        peer.send(LENGTH.pack(1 << 30) + bytes([MessageKind.HELLO]))
         kind, error = receive(peer)
-        assert (kind, error["code"]) == (Kind.ERROR, "too_large")
+        assert (kind, error["code"]) == (MessageKind.ERROR, "too_large")
 
     def test_bytes_of_another_protocol_end_the_connection(self, site: SocketSite) -> None:
         for data in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\0", os.urandom(64)):
@@ -70,7 +78,7 @@ class TestHello:
             peer.send(data)
             peer.end()
         _, response = site.hello()
-        assert response[0] is Kind.HELLO
+        assert response[0] is MessageKind.HELLO
 
 
 class TestPublishing:
@@ -112,20 +120,24 @@ class TestPublishing:
         peer, _ = site.hello()
         peer.send(*batch_message(request(), Compressed()))
         kind, error = receive(peer)
-        assert (kind, error["code"], error["message"]) == (Kind.ERROR, "invalid_message", "the batch is compressed")
+        assert (kind, error["code"], error["message"]) == (
+            MessageKind.ERROR,
+            "invalid_message",
+            "the batch is compressed",
+        )
 
-    @pytest.mark.parametrize("kind", [Kind.OUTCOME, Kind.FRAMES, 99])
+    @pytest.mark.parametrize("kind", [MessageKind.OUTCOME, MessageKind.FRAMES, 99])
     def test_a_message_that_makes_no_sense_ends_the_connection_with_the_reason(
         self, site: SocketSite, kind: int
     ) -> None:
         peer, _ = site.hello()
         peer.send(LENGTH.pack(3) + bytes([kind, 1, 2]))
-        assert receive(peer)[0] is Kind.ERROR
+        assert receive(peer)[0] is MessageKind.ERROR
 
     def test_a_message_beyond_the_limit_is_refused_before_it_is_read(self, open_site: OpenSite) -> None:
         site = open_site(server={"max_batch_bytes": 1 << 20, "max_message_bytes": 1 << 20})
         peer, _ = site.hello()
-        peer.send(LENGTH.pack(1 << 30) + bytes([Kind.BATCH]))
+        peer.send(LENGTH.pack(1 << 30) + bytes([MessageKind.BATCH]))
         assert receive(peer)[1]["code"] == "too_large"
 
     def test_random_changes_of_good_messages_never_harm_the_broker(self, site: SocketSite) -> None:
@@ -146,7 +158,7 @@ class TestPublishing:
 class TestReading:
     def read(self, site: SocketSite, **ticket: object) -> MessageSocket:
         peer, _ = site.hello()
-        peer.send(message(Kind.READ, {"topic": TOPIC} | ticket))
+        peer.send(message(MessageKind.READ, {"topic": TOPIC} | ticket))
         return peer
 
     def test_frames_come_as_the_log_has_them_and_then_the_end(self, site: SocketSite) -> None:
@@ -154,29 +166,29 @@ class TestReading:
             producer.send(b"one", key=b"k", attributes={"a": "b"}).result()
             producer.send_batch(BATCH).result()
         peer = self.read(site, start=0)
-        assert receive(peer) == (Kind.READ, {"offset": 0})
+        assert receive(peer) == (MessageKind.READ, {"offset": 0})
         kind, data = receive(peer)
-        assert kind is Kind.FRAMES
+        assert kind is MessageKind.FRAMES
         found = list(messages_of_frames(split_frames(data)))
         assert [(one.offset, one.payload) for one in found] == [(0, b"one"), (1, b"a"), (2, b"b"), (3, b"c")]
         assert (found[0].key, found[0].attributes) == (b"k", {"a": "b"})
-        assert receive(peer)[0] is Kind.END
+        assert receive(peer)[0] is MessageKind.END
 
     def test_following_goes_on_until_the_topic_is_deleted(self, site: SocketSite) -> None:
         site.client.create_topic(TOPIC)
         peer = self.read(site, start=0, follow=True)
-        assert receive(peer)[0] is Kind.READ
+        assert receive(peer)[0] is MessageKind.READ
         with site.client.producer(TOPIC) as producer:
             for number in range(5):
                 producer.send(b"%d" % number).result()
-                assert receive(peer)[0] is Kind.FRAMES
+                assert receive(peer)[0] is MessageKind.FRAMES
         site.client.delete_topic(TOPIC)
         kind, error = receive(peer)
-        assert (kind, error["code"]) == (Kind.ERROR, "topic_not_found")
+        assert (kind, error["code"]) == (MessageKind.ERROR, "topic_not_found")
 
     def test_a_topic_with_columns_of_its_own_is_left_to_flight(self, site: SocketSite) -> None:
         site.client.create_topic("default/own", pa.schema([("id", pa.int64())]))
-        assert receive(self.read(site, topic="default/own"))[0] is Kind.END
+        assert receive(self.read(site, topic="default/own"))[0] is MessageKind.END
         with site.client.producer("default/own") as producer:
             producer.send_batch(pa.table({"id": [1, 2]})).result()
         (batch,) = site.client.consume("default/own").batches()
@@ -185,14 +197,14 @@ class TestReading:
     @pytest.mark.parametrize("ticket", [{"topic": "default/none"}, {"start": "x"}, {"nonsense": 1}])
     def test_a_bad_ticket_is_refused_with_the_reason(self, site: SocketSite, ticket: dict[str, object]) -> None:
         site.client.create_topic(TOPIC)
-        assert receive(self.read(site, **ticket))[0] is Kind.ERROR
+        assert receive(self.read(site, **ticket))[0] is MessageKind.ERROR
 
 
 class TestLimits:
     def test_connections_are_bounded(self, open_site: OpenSite) -> None:
         site = open_site(server={"max_connections": 3})
         peers = [site.hello() for _ in range(3)]
-        assert all(response[0] is Kind.HELLO for _, response in peers)
+        assert all(response[0] is MessageKind.HELLO for _, response in peers)
         refused = site.connect()
         assert refused.receive(10) is None
         peers[0][0].close()
@@ -201,13 +213,13 @@ class TestLimits:
         site = open_site()
         site.client.create_topic(TOPIC)
         reader, _ = site.hello()
-        reader.send(message(Kind.READ, {"topic": TOPIC, "follow": True}))
-        assert receive(reader)[0] is Kind.READ
+        reader.send(message(MessageKind.READ, {"topic": TOPIC, "follow": True}))
+        assert receive(reader)[0] is MessageKind.READ
         silent, _ = site.hello()
         site.broker.stop()
         assert silent.receive(10) is None
         last = receive(reader)
-        assert last[0] in (None, Kind.ERROR)
+        assert last[0] in (None, MessageKind.ERROR)
 
 
 class TestFallingBack:

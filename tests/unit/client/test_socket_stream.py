@@ -11,7 +11,7 @@ from icestream.client.publisher import Outbox, PendingBatch
 from icestream.client.socket import SocketStream
 from icestream.model.errors import IcestreamError, UnavailableError
 from icestream.protocol.publish import PublishOutcome
-from icestream.protocol.socket import Kind, MessageSocket, message
+from icestream.protocol.socket import MessageKind, MessageSocket, message
 
 PATIENCE_SECONDS = 60.0
 
@@ -43,7 +43,7 @@ class Line:
         self.has_ended.set()
 
     def acknowledge(self, number: int) -> None:
-        self.broker.send(message(Kind.OUTCOME, {"id": number, "base_offset": number}))
+        self.broker.send(message(MessageKind.OUTCOME, {"id": number, "base_offset": number}))
 
     def close(self) -> None:
         self.broker.end()
@@ -106,7 +106,7 @@ def test_the_end_is_reported_once_whoever_notices_it(line: Line, is_waiting: boo
         line.acknowledge(0)
         assert line.batches[0].wait(PATIENCE_SECONDS)
     error = UnavailableError("the broker is stopping", operation="publish")
-    line.broker.send(message(Kind.ERROR, msgspec.to_builtins(error.to_dict())))
+    line.broker.send(message(MessageKind.ERROR, msgspec.to_builtins(error.to_dict())))
     line.broker.end()
     if is_waiting:
         line.stream.read_for(line.batches[1], None)

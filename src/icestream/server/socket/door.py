@@ -20,7 +20,7 @@ from icestream.protocol.socket import (
     MAX_OVERHEAD_BYTES,
     VERSION,
     Hello,
-    Kind,
+    MessageKind,
     MessageSocket,
     SocketAddress,
     Welcome,
@@ -35,7 +35,7 @@ from icestream.storage import IcebergStorage
 
 _DOOR = "socket"
 _HELLO_SECONDS = 10.0
-_OUTCOME = Kind.OUTCOME.to_bytes()
+_OUTCOME = MessageKind.OUTCOME.to_bytes()
 
 
 class SocketDoor:
@@ -88,13 +88,13 @@ class SocketDoor:
             with self._metrics.open_stream(_DOOR):
                 self._converse(peer, caller)
         except IcestreamError as error:
-            peer.send(message(Kind.ERROR, error.to_dict()))
+            peer.send(message(MessageKind.ERROR, error.to_dict()))
 
     def _hello(self, peer: MessageSocket) -> Caller:
         """Return the caller, once it has said who it is."""
         peer.set_timeout(_HELLO_SECONDS)
         first = peer.receive(MAX_HELLO_BYTES)
-        if first is None or first[0] != Kind.HELLO:
+        if first is None or first[0] != MessageKind.HELLO:
             raise InvalidRequestError("a connection begins with a hello", operation="connect")
         hello = parse(first[1:], Hello, operation="connect")
         if hello.version != VERSION:
@@ -102,7 +102,7 @@ class SocketDoor:
         caller = self._callers.identify(None if hello.token is None else f"Bearer {hello.token}", operation="connect")
         if hello.broker != self.address.broker:
             raise InvalidRequestError("this is another broker", operation="connect", remedy="connect again")
-        peer.send(message(Kind.HELLO, Welcome(VERSION)))
+        peer.send(message(MessageKind.HELLO, Welcome(VERSION)))
         peer.set_timeout(None)
         return caller
 
@@ -111,7 +111,7 @@ class SocketDoor:
         first = peer.receive(self._max_bytes)
         if first is None:
             return
-        if first[0] == Kind.READ:
+        if first[0] == MessageKind.READ:
             ticket = parse(first[1:], ReadTicket, operation="read")
             with contextlib.closing(SocketRead(self._storage, ticket, caller)) as read:
                 read.run(peer, self._metrics, self._stopping.is_set)
@@ -129,9 +129,9 @@ class SocketDoor:
         try:
             while received is not None and not self._stopping.is_set():
                 kind = received[0]
-                if kind == Kind.LONE_MESSAGES:
+                if kind == MessageKind.LONE_MESSAGES:
                     stream.receive(None, received)
-                elif kind == Kind.BATCH:
+                elif kind == MessageKind.BATCH:
                     request, data = split_batch(received)
                     stream.receive(_batch(data), request)
                 else:

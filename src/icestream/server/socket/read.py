@@ -9,7 +9,7 @@ from icestream.model.errors import ClosedError
 from icestream.model.messages import MESSAGE_SCHEMA, first_offset
 from icestream.model.offsets import StartPosition
 from icestream.protocol.read import ReadTicket
-from icestream.protocol.socket import Kind, MessageSocket, ReadBegins, batch_message, frames_message, message
+from icestream.protocol.socket import MessageKind, MessageSocket, ReadBegins, batch_message, frames_message, message
 from icestream.reader import TopicReader
 from icestream.server.calls import missing_messages
 from icestream.server.metrics import BrokerMetrics
@@ -40,9 +40,9 @@ class SocketRead:
             or ticket.filter is not None
             or ticket.committed
         ):
-            peer.send(message(Kind.END, {}))  # Flight does the rest
+            peer.send(message(MessageKind.END, {}))  # Flight does the rest
             return
-        peer.send(message(Kind.READ, ReadBegins(self._offset)))
+        peer.send(message(MessageKind.READ, ReadBegins(self._offset)))
         try:
             while (self._end is None or self._offset < self._end) and not is_stopping():
                 if not self._send_next(peer, metrics):
@@ -54,7 +54,7 @@ class SocketRead:
             raise self._topic.gone_error() from error
         if is_stopping():
             raise self._topic.gone_error()
-        peer.send(message(Kind.END, {}))
+        peer.send(message(MessageKind.END, {}))
 
     def _send_next(self, peer: MessageSocket, metrics: BrokerMetrics) -> bool:
         """Send what follows; False if there is nothing at the moment."""
@@ -87,7 +87,7 @@ class SocketRead:
     def _send_missing(self, peer: MessageSocket, next_offset: int) -> None:
         """Say which messages are missing for good before an offset, if any are."""
         if next_offset > self._offset:
-            peer.send(message(Kind.MISSING, missing_messages(self._topic, self._offset, next_offset)))
+            peer.send(message(MessageKind.MISSING, missing_messages(self._topic, self._offset, next_offset)))
             self._offset = next_offset
 
     def close(self) -> None:
