@@ -67,6 +67,7 @@ class BrokerProcess:
         self.doors: dict[str, str] = {}
         self._environ = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
         self._environ |= {f"{_PREFIX}PIPELINE__ENABLED": str(pipeline).lower(), **(environ or {})}
+        self._environ.setdefault(f"{_PREFIX}SERVER__SOCKET_PORT", str(free_port()))
         self._arguments = list(arguments)
         self._free_doors = ("flight", "http", *(_OTLP_DOORS if otlp else ()))
         self._shut_doors = () if otlp else _OTLP_DOORS

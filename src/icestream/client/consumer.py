@@ -285,6 +285,7 @@ class Consumer:
 
     def _receive(self, delivery: "Delivery | dict[str, int] | None") -> None:
         if delivery is None:
+            self._drop_socket()
             self._finish(None)
             return
         if isinstance(delivery, dict):
@@ -297,6 +298,7 @@ class Consumer:
                     self._delivered.append(part)
                     self._held_bytes += _nbytes(part)
         if self._is_complete():
+            self._drop_socket()
             self._finish(None)
 
     def _checked(self, delivery: "Delivery") -> "Iterator[Delivery]":

@@ -50,8 +50,11 @@ def connect(endpoint: BrokerEndpoint, address: SocketAddress) -> MessageSocket:
 
 
 def _received(peer: MessageSocket) -> memoryview:
-    """Return the next message; raise the broker's error, or OSError at the end."""
-    received = peer.receive(_MAX_RESPONSE_BYTES)
+    """Return the next message; raise the broker's error, or ConnectionError at the end or if nothing comes."""
+    try:
+        received = peer.receive(_MAX_RESPONSE_BYTES)
+    except TimeoutError as error:
+        raise ConnectionResetError("the broker does not respond") from error
     if received is None:
         raise ConnectionResetError("the broker closed the connection")
     if received[0] == MessageKind.ERROR:
@@ -156,9 +159,13 @@ class SocketReader:
     def __init__(self, peer: MessageSocket, ticket: dict[str, Any]) -> None:
         """Ask for messages; see `is_served`."""
         self._peer = peer
-        peer.set_timeout(_RESPONSE_SECONDS)
-        peer.send(message(MessageKind.READ, ticket))
-        first = _received(peer)
+        try:
+            peer.set_timeout(_RESPONSE_SECONDS)
+            peer.send(message(MessageKind.READ, ticket))
+            first = _received(peer)
+        except BaseException:
+            peer.close()
+            raise
         self.is_served = first[0] == MessageKind.READ
         """Whether the broker reads this topic in this way. If not, Flight does."""
         self.offset = msgspec.json.decode(first[1:], type=ReadBegins).offset if self.is_served else -1

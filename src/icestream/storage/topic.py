@@ -372,10 +372,17 @@ class Topic:
 
         With a filter some batches have no rows: nothing matched up to the reader's offset.
         """
+        end = self.checked_end(end, follow=follow)
+        return self._read(reader, end, follow=follow, max_messages=max_messages, cancelled=cancelled)
+
+    def checked_end(self, end: int | None, *, follow: bool) -> int | None:
+        """Return where a read ends; None if it follows for ever. Raise if the topic ends before, and it does not."""
         durable_end = self.log.durable_end
-        if end is None and not follow:
-            end = durable_end
-        elif end is not None and not follow and not 0 <= end <= durable_end:
+        if follow:
+            return end
+        if end is None:
+            return durable_end
+        if not 0 <= end <= durable_end:
             raise OffsetOutOfRangeError(
                 f"the range ends at {end}, the topic at {durable_end}",
                 operation="read",
@@ -383,7 +390,7 @@ class Topic:
                 remedy="leave the end out, or follow",
                 details={"start_offset": self.log.start_offset, "durable_end": durable_end},
             )
-        return self._read(reader, end, follow=follow, max_messages=max_messages, cancelled=cancelled)
+        return end
 
     def _read(
         self,

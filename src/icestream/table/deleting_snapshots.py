@@ -66,10 +66,20 @@ def _described(snapshot: Snapshot) -> DeletingSnapshot:
     )
 
 
-def missing_rows_error(table: "TopicTable", what: str) -> IcestreamError:
-    """Return the error for rows that should be in the table: who removed them, or that it is damage."""
+def missing_rows_error(table: "TopicTable", what: str, *, by_delete_files: bool = False) -> IcestreamError:
+    """Return the error for rows that should be in the table: who removed them, or that it is damage.
+
+    Rows that delete files name were deleted, although the snapshot that did it may be gone.
+    """
     found = deleting_snapshots(table)
     topic = topic_of_table(table.name)
+    if not found and by_delete_files:
+        return RowsDeletedError(
+            f"{what}, and no snapshot of the table says which engine wrote them",
+            operation="read table",
+            place=str(table.name),
+            remedy=f"if the deletion was intended, `icestream table accept-deletes {topic} --by-unknown` accepts it",
+        )
     if not found:
         return DamagedError(
             what, operation="read table", place=str(table.name), remedy="run `icestream verify` on the topic"

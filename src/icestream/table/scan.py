@@ -174,7 +174,7 @@ class OpenFile:
         self.planned = planned
         self._request = request
         if planned.has_deletes:
-            raise missing_rows_error(request.table, f"delete files name rows of {planned.path}")
+            raise missing_rows_error(request.table, f"delete files name rows of {planned.path}", by_delete_files=True)
         with self._reading():
             self._input: pa.NativeFile = request.table.iceberg.io.new_input(planned.path).open()
             try:

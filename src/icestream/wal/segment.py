@@ -254,12 +254,11 @@ class SegmentWriter:
     def append(self, buffers: Sequence[Bytes], frames: Sequence[Frame], sizes: Sequence[int], *, durable: bool) -> None:
         """Write frames that take these sizes in the file. With `durable`, they are durable on return."""
         position, nbytes = self.active.position, sum(sizes)
-        end = position + nbytes
-        if self._options.preallocate_bytes and end > self._filled:
+        if self._options.preallocate_bytes:
             if durable and nbytes <= self._options.small_commit_bytes:
-                self._fill(end)
+                self._fill(position + nbytes)
             else:
-                self._reserve(end)
+                self._reserve(position + nbytes)
         if durable:
             write_durably(self.active.file, buffers, position)
         else:

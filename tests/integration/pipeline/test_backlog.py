@@ -22,6 +22,7 @@ ENTRY = {
     "awaited_end",
     "error",
     "format",
+    "in_table_below",
 }
 
 

@@ -110,3 +110,23 @@ def test_a_filtered_stream_has_gaps_on_purpose(client: Client) -> None:
         assert [message.offset for message in consumer] == [8, 9, 10]
     with client.consume(TOPIC, where="offset < 0", end=60, follow=True) as consumer:
         assert list(consumer) == []
+
+
+@pytest.mark.parametrize("start", [0, 5, 38, 59])
+@pytest.mark.parametrize("most", [None, 1, 30, 1_000])
+def test_the_socket_door_gives_what_is_only_in_the_table_and_goes_on_with_the_log(
+    client: Client, start: int, most: int | None
+) -> None:
+    with client.consume(TOPIC, start=start, max_messages=most) as consumer:
+        found = [(message.offset, message.payload) for message in consumer]
+        assert consumer._thread is None, "Flight would need a thread"
+    end = 60 if most is None else min(60, start + most)
+    assert found == list(zip(range(start, end), PAYLOADS[start:end], strict=True))
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 10), (5, 38), (38, 45), (0, 60)])
+def test_the_socket_door_ends_where_it_is_told_to(client: Client, start: int, end: int) -> None:
+    with client.consume(TOPIC, start=start, end=end) as consumer:
+        assert [message.payload for message in consumer] == PAYLOADS[start:end]
+    with client.consume(TOPIC, start=start, end=61) as consumer, pytest.raises(OffsetOutOfRangeError):
+        consumer.poll()

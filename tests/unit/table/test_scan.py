@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 from tests.unit.table.conftest import OpenTable, append, compact, local, messages
 
-from icestream.model.errors import DamagedError, IncompatibleTableError, InvalidRequestError, SnapshotExpiredError
+from icestream.model.errors import DamagedError, InvalidRequestError, RowsDeletedError, SnapshotExpiredError
 from icestream.table import ReadLimits, TopicTable
 from icestream.table.planning import FilePlan, ManifestIndex
 
@@ -182,7 +182,7 @@ def _expire(old: TopicTable, new: TopicTable) -> None:
 
 def test_a_file_whose_rows_were_deleted_is_refused(open_table: OpenTable) -> None:
     state = append(_with_delete_file(append(open_table(), 0, 10)), 10, 20)
-    with pytest.raises(IncompatibleTableError, match="delete files"):
+    with pytest.raises(RowsDeletedError, match="delete files name rows"):
         list(state.scan())
     assert _offsets(state, 10) == list(range(10, 20))
 

@@ -123,7 +123,7 @@ class Listener:
     def _run_one(self, connection: socket.socket) -> None:
         try:
             self._serve(connection)
-        except (OSError, ValueError):
+        except OSError:
             pass  # the other side is gone
         except Exception:  # noqa: BLE001 - the thread ends here
             _log.exception("connection_failed", door=self._door)

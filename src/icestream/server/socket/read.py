@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from icestream.model.callers import Caller
-from icestream.model.errors import ClosedError
+from icestream.model.errors import ClosedError, OffsetOutOfRangeError
 from icestream.model.messages import MESSAGE_SCHEMA, first_offset
 from icestream.model.offsets import StartPosition
 from icestream.protocol.read import ReadTicket
@@ -26,8 +26,8 @@ class SocketRead:
         self._topic = storage.topic(caller.check_topic(ticket.topic, operation="read"))
         self._ticket = ticket
         self._offset = self._topic.start_offset_of(StartPosition.from_json(ticket.start))
-        log = self._topic.log
-        self._end = log.durable_end if ticket.end is None and not ticket.follow else ticket.end
+        self._end = self._topic.checked_end(ticket.end, follow=ticket.follow)
+        self._left = ticket.max_messages
         self._frames: LogReader | None = None
         self._batches: TopicReader | None = None
 
@@ -44,7 +44,7 @@ class SocketRead:
             return
         peer.send(message(MessageKind.READ, ReadBegins(self._offset)))
         try:
-            while (self._end is None or self._offset < self._end) and not is_stopping():
+            while self._has_more() and not is_stopping():
                 if not self._send_next(peer, metrics):
                     if not ticket.follow:
                         break
@@ -56,30 +56,46 @@ class SocketRead:
             raise self._topic.gone_error()
         peer.send(message(MessageKind.END, {}))
 
+    def _has_more(self) -> bool:
+        return (self._end is None or self._offset < self._end) and (self._left is None or self._left > 0)
+
+    def _moved_to(self, offset: int) -> None:
+        """Note that messages up to an offset were sent. Frames and batches are sent whole: the client cuts them."""
+        if self._left is not None:
+            self._left -= offset - self._offset
+        self._offset = offset
+
     def _send_next(self, peer: MessageSocket, metrics: BrokerMetrics) -> bool:
         """Send what follows; False if there is nothing at the moment."""
         log = self._topic.log
         if self._offset < log.start_offset:
             return self._send_batches(peer, metrics)
-        if self._frames is None:
-            self._frames = LogReader(log, self._offset)
-        frames = self._frames.read(_READ_BYTES)
+        try:
+            if self._frames is None:
+                self._frames = LogReader(log, self._offset)
+            frames = self._frames.read(_READ_BYTES)
+        except OffsetOutOfRangeError:
+            if self._offset >= log.start_offset:
+                raise
+            return self._send_batches(peer, metrics)  # retention has removed them meanwhile: another tier has them
         if not frames:
             return False
         peer.send(*frames_message(frames))
-        self._offset = frames[-1].end_offset
-        metrics.delivered(self._offset - frames[0].base_offset, sum(len(frame.body) for frame in frames))
+        self._moved_to(frames[-1].end_offset)
+        metrics.delivered(frames[-1].end_offset - frames[0].base_offset, sum(len(frame.body) for frame in frames))
         return True
 
     def _send_batches(self, peer: MessageSocket, metrics: BrokerMetrics) -> bool:
         """Send what the log no longer has: from the cloud or the table."""
-        if self._batches is None:
+        self._close_frames()  # its position is behind when the log is read again
+        if self._batches is None or self._batches.offset != self._offset:
+            self._close_batches()
             self._batches = self._topic.reader(StartPosition.offset(self._offset))
         batches = self._batches.read()
         for batch in batches:
             self._send_missing(peer, first_offset(batch))
             peer.send(*batch_message(_NOTHING, batch))
-            self._offset += batch.num_rows
+            self._moved_to(self._offset + batch.num_rows)
             metrics.delivered(batch.num_rows, batch.nbytes)
         self._send_missing(peer, self._batches.offset)
         return bool(batches)
@@ -88,9 +104,18 @@ class SocketRead:
         """Say which messages are missing for good before an offset, if any are."""
         if next_offset > self._offset:
             peer.send(message(MessageKind.MISSING, missing_messages(self._topic, self._offset, next_offset)))
-            self._offset = next_offset
+            self._moved_to(next_offset)
 
     def close(self) -> None:
-        for reader in (self._frames, self._batches):
-            if reader is not None:
-                reader.close()
+        self._close_frames()
+        self._close_batches()
+
+    def _close_frames(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+        self._frames = None
+
+    def _close_batches(self) -> None:
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = None
