@@ -248,6 +248,7 @@ class Consumer:
         except TimeoutError:
             return False
         except OSError as error:
+            self._connection.renew_channel()  # Flight's connection to that broker is likely to be broken too
             self._interrupt(UnavailableError(f"the connection broke: {error}", operation="read"))
         except IcestreamError as error:
             self._interrupt(error)

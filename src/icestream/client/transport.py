@@ -205,7 +205,7 @@ class Connection:
         reason = _first_sentence(error)
         if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError):
             if isinstance(error, fl.FlightUnavailableError):  # a cancelled call says nothing of its channel
-                self._renew_channel()
+                self.renew_channel()
             return UnavailableError(
                 f"cannot reach a broker at {self.url}",
                 operation=operation,
@@ -223,7 +223,7 @@ class Connection:
             return InvalidRequestError(reason, operation=operation)
         return IcestreamError(f"the broker at {self.url} failed: {reason}", operation=operation)
 
-    def _renew_channel(self) -> None:
+    def renew_channel(self) -> None:
         """Use a new channel from now on: a broken one tries to connect only now and then.
 
         Streams on the old channel go on to their end; it is closed with the last of them.
@@ -496,6 +496,8 @@ class PublishTransport:
         _run_callbacks(callbacks)
 
     def _on_stream_end(self, stream: "PublishConnection", error: IcestreamError) -> None:
+        if isinstance(stream, SocketStream) and isinstance(error, UnavailableError):
+            self._connection.renew_channel()  # Flight's connection to that broker is likely to be broken too
         callbacks: Callbacks = []
         with self.lock:
             if stream is self._stream:
