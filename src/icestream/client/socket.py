@@ -1,4 +1,4 @@
-"""The client's side of the socket door: a connection for publishing."""
+"""The client's side of the socket door: connections that publish, and connections that read a topic."""
 
 import socket
 import threading

@@ -139,7 +139,7 @@ class Connection:
             raise
         address = None if told is None else msgspec.convert(told, SocketAddress)
         if address is not None and urlsplit(self.url).port == address.flight_port:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, InvalidRequestError):  # not reached, or another version of the protocol
                 return connect(self.endpoint, address)
         self._no_socket_until = time.monotonic() + _NO_SOCKET_SECONDS
         return None

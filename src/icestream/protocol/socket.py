@@ -175,11 +175,11 @@ _BUFFER_BYTES = 64 * 1024
 
 _TCP_OPTIONS = {
     "TCP_NODELAY": 1,
-    # A host that is gone without a word is noticed within about 20 seconds.
+    # A silent connection to a host that is gone is noticed within about 20 seconds. No TCP_USER_TIMEOUT: the kernel
+    # would also cut off a reader that takes its time and leaves its buffers full.
     "TCP_KEEPIDLE": 10,
     "TCP_KEEPINTVL": 5,
     "TCP_KEEPCNT": 2,
-    "TCP_USER_TIMEOUT": 20_000,
 }
 """Those that the system has are set."""
 
@@ -247,11 +247,6 @@ class MessageSocket:
                 raise ConnectionResetError("the connection ended within a message")
             self._end += count
         return True
-
-    @property
-    def has_buffered(self) -> bool:
-        """Whether bytes of the next message are here."""
-        return self._start < self._end
 
     def send(self, *parts: Any) -> None:
         """Send a message, given as its parts."""

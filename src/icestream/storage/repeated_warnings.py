@@ -6,6 +6,7 @@ from time import monotonic
 FIRST_PAUSE_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 3600.0
 """Between two log events about the same trouble."""
+_MAX_TROUBLES = 10_000
 
 
 class RepeatedWarnings:
@@ -21,6 +22,8 @@ class RepeatedWarnings:
         due, pause = self._due.get(key, (now, FIRST_PAUSE_SECONDS))
         if now < due:
             return False
+        if len(self._due) >= _MAX_TROUBLES:  # nobody ends the trouble of a topic that was deleted
+            self._due.clear()
         self._due[key] = now + pause, min(2 * pause, MAX_PAUSE_SECONDS)
         return True
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import socket
 
 import msgspec
 import pyarrow as pa
@@ -10,7 +11,9 @@ from pydantic import SecretStr
 from tests.integration.socket.conftest import OpenSite, SocketSite, receive
 
 from icestream import Client
+from icestream.client import socket as client_socket
 from icestream.config import AuthSettings
+from icestream.model.errors import UnavailableError
 from icestream.model.messages import encode_message, is_compressed, message_batch, messages_of_frames
 from icestream.protocol.publish import lone_message
 from icestream.protocol.socket import (
@@ -42,7 +45,7 @@ class TestHello:
         assert response == (MessageKind.HELLO, {"version": 1})
 
     @pytest.mark.parametrize(
-        ("fields", "code"), [({"version": 2}, "invalid_request"), ({"broker": "another"}, "invalid_request")]
+        ("fields", "code"), [({"version": 2}, "invalid_request"), ({"broker": "another"}, "unavailable")]
     )
     def test_who_does_not_is_refused_and_hears_why(
         self, site: SocketSite, fields: dict[str, object], code: str
@@ -251,3 +254,25 @@ class TestFallingBack:
             assert connection.open_socket("read") is None
             monkeypatch.setattr(connection, "action", None)
             assert connection.open_socket("read") is None, "it is not even asked for again, for a while"
+
+    def test_another_version_of_the_protocol_is_left_to_flight(
+        self, site: SocketSite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_socket, "VERSION", 2)
+        assert site.client._connection.open_socket("read") is None
+
+    def test_a_broker_that_was_started_since_it_was_asked_is_asked_again(
+        self, site: SocketSite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = site.client.ping()
+        told["socket"]["broker"] = "an earlier start"
+        monkeypatch.setattr(site.client._connection, "action", lambda *_, **__: told)
+        with pytest.raises(UnavailableError) as refusal:
+            site.client._connection.open_socket("read")
+        assert refusal.value.retryable
+
+
+def test_a_reader_may_take_its_time(site: SocketSite) -> None:
+    """With this option the kernel cuts off a reader whose buffers are full for so long."""
+    peer = site.connect()
+    assert peer._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0

@@ -65,7 +65,6 @@ class SocketDoor:
             door=_DOOR,
             setting="server.socket_port",
             max_connections=server.max_connections,
-            max_per_address=server.max_connections,
         )
         self.address = SocketAddress(secrets.token_hex(16), self._listener.port, flight_port)
         self._listener.start()
@@ -101,7 +100,9 @@ class SocketDoor:
             raise InvalidRequestError(f"version {hello.version} is not known here", operation="connect")
         caller = self._callers.identify(None if hello.token is None else f"Bearer {hello.token}", operation="connect")
         if hello.broker != self.address.broker:
-            raise InvalidRequestError("this is another broker", operation="connect", remedy="connect again")
+            raise UnavailableError(
+                "the broker was started again, or this is another one", operation="connect", remedy="connect again"
+            )
         peer.send(message(MessageKind.HELLO, Welcome(VERSION)))
         peer.set_timeout(None)
         return caller

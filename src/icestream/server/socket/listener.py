@@ -1,14 +1,12 @@
 """Accepts connections, each served by a thread of its own, within limits.
 
-A connection that says nothing is closed after `hello_seconds`. Refused and failed connections are counted, and logged
-once a minute at most: whoever opens connections cannot fill the log.
+Refused connections are counted, and logged once a minute at most: whoever opens connections cannot fill the log.
 """
 
 import contextlib
 import errno
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable
 from time import monotonic, sleep
 
@@ -29,16 +27,12 @@ Serve = Callable[[socket.socket], None]
 class Listener:
     """Calls `serve` in a thread for each connection, and closes the connection when it returns."""
 
-    def __init__(
-        self, host: str, port: int, serve: Serve, *, door: str, setting: str, max_connections: int, max_per_address: int
-    ) -> None:
+    def __init__(self, host: str, port: int, serve: Serve, *, door: str, setting: str, max_connections: int) -> None:
         self._serve = serve
         self._door = door
         self._max_connections = max_connections
-        self._max_per_address = max_per_address
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, str] = {}
-        self._per_address: Counter[str] = Counter()
+        self._open: set[socket.socket] = set()
         self._refused = 0
         self._logged_at = -_LOG_SECONDS
         self._stopping = False
@@ -61,10 +55,6 @@ class Listener:
     def start(self) -> None:
         self._thread.start()
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._open)
-
     def close(self) -> None:
         """Accept no more connections."""
         self._stopping = True
@@ -84,23 +74,22 @@ class Listener:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                connection, address = self._socket.accept()
+                connection, _ = self._socket.accept()
             except OSError as error:
                 if error.errno in _NO_DESCRIPTORS:
                     self._note_refusal(str(error))
                     sleep(_PAUSE_SECONDS)
                 continue
-            self._take(connection, str(address[0]))
+            self._take(connection)
 
-    def _take(self, connection: socket.socket, address: str) -> None:
+    def _take(self, connection: socket.socket) -> None:
         with self._lock:
-            reason = self._reason_to_refuse(address)
-            if reason is None:
-                self._open[connection] = address
-                self._per_address[address] += 1
-        if reason is not None:
+            has_room = len(self._open) < self._max_connections and not self._stopping
+            if has_room:
+                self._open.add(connection)
+        if not has_room:
             connection.close()
-            self._note_refusal(reason)
+            self._note_refusal(f"{self._max_connections} connections are open, or the broker is stopping")
             return
         thread = threading.Thread(
             target=self._run_one, args=(connection,), name=f"{self._door}-connection", daemon=True
@@ -110,15 +99,6 @@ class Listener:
         except RuntimeError as error:  # no more threads
             self._forget(connection)
             self._note_refusal(str(error))
-
-    def _reason_to_refuse(self, address: str) -> str | None:
-        if self._stopping:
-            return "the broker is stopping"
-        if len(self._open) >= self._max_connections:
-            return f"{self._max_connections} connections are open"
-        if self._per_address[address] >= self._max_per_address:
-            return f"{self._max_per_address} connections of {address} are open"
-        return None
 
     def _run_one(self, connection: socket.socket) -> None:
         try:
@@ -132,10 +112,7 @@ class Listener:
 
     def _forget(self, connection: socket.socket) -> None:
         with self._lock:
-            address = self._open.pop(connection)
-            self._per_address[address] -= 1
-            if not self._per_address[address]:
-                del self._per_address[address]
+            self._open.discard(connection)
         connection.close()
 
     def _note_refusal(self, reason: str) -> None:
