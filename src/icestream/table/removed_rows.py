@@ -46,6 +46,8 @@ _OPERATION = "accept deletes"
 _MAX_REMOVALS = 100
 """Kept in the table's properties, the newest. The offsets of all are kept."""
 _REWRITE_BYTES = 64 << 20
+_MAX_RANGES = 100_000
+"""Of offsets that are noted in the table's properties, which every reader loads."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ def accept_deletes(table: "TopicTable", *, dry_run: bool = False, by_unknown: bo
             )
         named = [(offset, offset + 1) for offsets in deletes.offsets.values() for offset in offsets]
         removed = OffsetRanges.of([*missing, *named])
+        if len((table.removed_ranges | removed).ranges) > _MAX_RANGES:
+            raise InvalidRequestError(
+                f"the deleted rows lie in more than {_MAX_RANGES} separate ranges of offsets",
+                operation=_OPERATION,
+                place=str(table.name),
+                remedy="nothing was changed; the table can note no more ranges than that",
+            )
         result = RemovedRows(removed, count, snapshots, len(deletes.entries), len(deletes.offsets))
         if not dry_run:
             properties = _noted(table, result)

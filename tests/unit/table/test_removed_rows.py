@@ -33,7 +33,7 @@ from icestream.query.topics import BrokerTopics
 from icestream.server.flight.read_stream import ReadStream
 from icestream.server.metrics import BrokerMetrics
 from icestream.storage.verify import DirectoryLogs, verify_topic
-from icestream.table import TopicTable
+from icestream.table import TopicTable, removed_rows
 
 MESSAGES = 40
 NAME = TopicName.parse(TOPIC)
@@ -245,3 +245,15 @@ def test_compaction_is_no_deletion(stage: Stage) -> None:
     assert [offset for offset, _ in rest_of(stage.reader(0))] == list(range(MESSAGES))
     with pytest.raises(InvalidRequestError, match="no row is missing"):
         stage.table().accept_deletes()
+
+
+def test_more_ranges_than_a_table_can_note_are_refused_and_nothing_changes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.table().iceberg.delete("offset == 3")
+    stage.table().iceberg.delete("offset == 7")
+    monkeypatch.setattr(removed_rows, "_MAX_RANGES", 1)
+    with pytest.raises(InvalidRequestError, match="more than 1 separate ranges"):
+        stage.table().accept_deletes()
+    monkeypatch.setattr(removed_rows, "_MAX_RANGES", 2)
+    assert stage.table().accept_deletes().count == 2
